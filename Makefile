@@ -1,0 +1,74 @@
+# Everything runs in .venv, which each command sets up as far as it needs it: a fresh Debian or Ubuntu machine needs
+# no more than Python and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help:
+	@echo 'make demo        run the gateway of examples/ in front of a provider stand-in (ARGS="--recording PATH")'
+	@echo 'make test        run the tests (ARGS="-k name")'
+	@echo 'make test-long   run them with ten times as many random examples'
+	@echo 'make lint        run ruff, mypy and pyright'
+	@echo 'make build       build the package, install it alone and import every public name'
+	@echo 'make clean       remove .venv and all caches'
+
+# One stamp per group of dependencies, older than pyproject.toml when the group is to be installed anew.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "earmark needs Python 3.11 or later, which $(PYTHON) is not: make PYTHON=python3.12 …" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(PYTHON) cannot make a virtual environment: sudo apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+install = $(BIN)/python -m pip install --quiet --editable . --group
+
+$(VENV)/.group-%: pyproject.toml $(VENV)/.created
+	$(install) $*
+	@touch $@
+
+# dev has the others in it.
+$(VENV)/.group-dev: pyproject.toml $(VENV)/.created
+	$(install) dev
+	@touch $(VENV)/.group-demo $(VENV)/.group-test $@
+
+.PRECIOUS: $(VENV)/.group-%
+
+.PHONY: demo
+demo: $(VENV)/.group-demo
+	@$(BIN)/python examples/gateway_demo.py $(ARGS)
+
+# worksteal: a long random test keeps one worker busy while the other takes all the rest.
+.PHONY: test
+test: $(VENV)/.group-test
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+.PHONY: test-long
+test-long: export EARMARK_PROFILE := long
+test-long: test
+
+.PHONY: lint
+lint: $(VENV)/.group-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pyright --warnings
+
+# A venv of its own has the wheel and its run-time dependencies, and nothing that only the tests install.
+.PHONY: build
+build: $(VENV)/.group-test
+	rm -rf build dist
+	$(BIN)/hatchling build
+	$(PYTHON) -m venv build/venv
+	build/venv/bin/python -m pip install --quiet dist/*.whl
+	cd build && venv/bin/python -I -W error -c 'import earmark; print(*(getattr(earmark, name).__name__ for name in earmark.__all__))'
+
+.PHONY: clean
+clean:
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

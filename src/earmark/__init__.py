@@ -1,0 +1,93 @@
+"""Reserve, settle and limit what LLM requests may use: requests, tokens, concurrency.
+
+Names resolve on first use, so that importing earmark costs no more than what is used of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from earmark.answers import Denial, LimitStatus, ScopeStatus
+    from earmark.backends.memory import MemoryBackend
+    from earmark.errors import (
+        BackendUnavailable,
+        EarmarkError,
+        RateLimited,
+        Refused,
+        RequestIdConflict,
+    )
+    from earmark.events import Event
+    from earmark.limiter import Limiter
+    from earmark.limits import Limit, Limits, Scope
+    from earmark.reservation import Reservation
+    from earmark.streams.asking import ask_for_usage
+    from earmark.streams.observe import ObservedStream, observe_stream
+    from earmark.streams.observed import Observed
+    from earmark.streams.response import usage_from_response
+    from earmark.usage import Usage
+
+__version__ = "0.1.0.dev0"
+
+_HOMES: Final = {
+    "BackendUnavailable": "errors",
+    "Denial": "answers",
+    "EarmarkError": "errors",
+    "Event": "events",
+    "Limit": "limits",
+    "LimitStatus": "answers",
+    "Limiter": "limiter",
+    "Limits": "limits",
+    "MemoryBackend": "backends.memory",
+    "Observed": "streams.observed",
+    "ObservedStream": "streams.observe",
+    "RateLimited": "errors",
+    "Refused": "errors",
+    "RequestIdConflict": "errors",
+    "Reservation": "reservation",
+    "Scope": "limits",
+    "ScopeStatus": "answers",
+    "Usage": "usage",
+    "ask_for_usage": "streams.asking",
+    "observe_stream": "streams.observe",
+    "usage_from_response": "streams.response",
+}
+
+__all__ = [
+    "BackendUnavailable",
+    "Denial",
+    "EarmarkError",
+    "Event",
+    "Limit",
+    "LimitStatus",
+    "Limiter",
+    "Limits",
+    "MemoryBackend",
+    "Observed",
+    "ObservedStream",
+    "RateLimited",
+    "Refused",
+    "RequestIdConflict",
+    "Reservation",
+    "Scope",
+    "ScopeStatus",
+    "Usage",
+    "ask_for_usage",
+    "observe_stream",
+    "usage_from_response",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,110 @@
+"""Admission over many limits of many scopes, and every word of its answer.
+
+A store judges with `admits` and returns the states that it saw; denials and statuses are computed from
+them here, once for all stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from earmark.answers import Denial, LimitStatus, ScopeStatus
+from earmark.core.algorithm import Algorithm
+from earmark.core.fixed_window import FixedWindow
+from earmark.core.sliding_window import SlidingWindow
+from earmark.core.slots import Slots
+from earmark.core.token_bucket import TokenBucket
+from earmark.limits import CONCURRENCY, MICROSECONDS, Limit, Scope
+
+FIXED_WINDOW: Final = FixedWindow()
+SLIDING_WINDOW: Final = SlidingWindow()
+TOKEN_BUCKET: Final = TokenBucket()
+SLOTS: Final = Slots()
+
+_BY_NAME: Final[Mapping[str, Algorithm[Any]]] = {
+    "fixed_window": FIXED_WINDOW,
+    "sliding_window": SLIDING_WINDOW,
+    "token_bucket": TOKEN_BUCKET,
+}
+
+States = Sequence[Any]
+"""One state per limit, in the order of the scopes and of their limits."""
+
+
+def algorithm_of(limit: Limit) -> Algorithm[Any]:
+    """The rules of a limit."""
+    return SLOTS if limit.metric == CONCURRENCY else _BY_NAME[limit.algorithm]
+
+
+def admits(limit: Limit, used: int, ask: int) -> bool:
+    """Whether `ask` fits (R1): a request always needs room for one unit."""
+    return used + (ask or 1) <= limit.capacity
+
+
+def denials(
+    scopes: tuple[Scope, ...], asks: Mapping[str, int], seen: States, at: int
+) -> Iterator[Denial]:
+    """Every limit of an enforcing scope that refused, in order (R3)."""
+    for scope, limit, state, ask in _walk(scopes, asks, seen):
+        if scope.enforce and ask is not None:
+            used = algorithm_of(limit).used(limit, state, at, at)
+            if not admits(limit, used, ask):
+                yield _denial(scope.key, limit, state, ask, at)
+
+
+def _denial(key: str, limit: Limit, state: object, ask: int, at: int) -> Denial:
+    algorithm = algorithm_of(limit)
+    need = ask or 1
+    admits_at = algorithm.admits_at(limit, state, need, at) if need <= limit.capacity else None
+    return Denial(
+        key=key,
+        limit=limit,
+        used=algorithm.used(limit, state, at, at),
+        asked=ask,
+        retry_after=_seconds_until(admits_at, at),
+        reset_after=_seconds_until(algorithm.resets_at(limit, state, at), at),
+    )
+
+
+def statuses(
+    scopes: tuple[Scope, ...], asks: Mapping[str, int] | None, seen: States, at: int
+) -> tuple[ScopeStatus, ...]:
+    """One status per scope: after the asks were debited, or, without asks, as it is seen.
+
+    `would_refuse` judges these asks; without asks, one that asks for nothing.
+    """
+    found: dict[str, list[LimitStatus]] = {scope.key: [] for scope in scopes}
+    for scope, limit, state, ask in _walk(scopes, asks or {}, seen):
+        found[scope.key].append(_status(limit, state, ask, at, debited=asks is not None))
+    return tuple(ScopeStatus(key, tuple(limits)) for key, limits in found.items())
+
+
+def _status(limit: Limit, state: object, ask: int | None, at: int, *, debited: bool) -> LimitStatus:
+    algorithm = algorithm_of(limit)
+    used = algorithm.used(limit, state, at, at)
+    judged = ask if debited else 0
+    would_refuse = judged is not None and not admits(limit, used, judged)
+    if debited and ask is not None:
+        state = algorithm.debit(limit, state, ask, at)
+        used = algorithm.used(limit, state, at, at)
+    return LimitStatus(
+        limit=limit,
+        used=used,
+        remaining=max(limit.capacity - used, 0),
+        reset_after=_seconds_until(algorithm.resets_at(limit, state, at), at),
+        would_refuse=would_refuse,
+    )
+
+
+def _walk(
+    scopes: tuple[Scope, ...], asks: Mapping[str, int], seen: States
+) -> Iterator[tuple[Scope, Limit, Any, int | None]]:
+    states = iter(seen)
+    for scope in scopes:
+        for limit in scope.limits:
+            yield scope, limit, next(states), asks.get(limit.metric, limit.unasked)
+
+
+def _seconds_until(moment: int | None, at: int) -> float | None:
+    return None if moment is None else (moment - at) / MICROSECONDS

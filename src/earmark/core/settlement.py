@@ -1,0 +1,92 @@
+"""What a hold becomes when its reservation is resolved (R6, R7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from earmark.amounts import MAX_AMOUNT, check_amount
+from earmark.limits import CONCURRENCY, REQUESTS, check_key
+from earmark.usage import Usage
+
+_PROVIDER_FIELDS: Final = frozenset(
+    {
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+        "cached_tokens",
+        "reasoning_tokens",
+        "cached_input_tokens",
+        "cache_write_tokens",
+        "cache_read_input_tokens",
+        "cache_creation_input_tokens",
+        "reported_total",
+        "inputTokens",
+        "outputTokens",
+        "totalTokens",
+        "promptTokenCount",
+        "candidatesTokenCount",
+        "totalTokenCount",
+        "prompt_eval_count",
+        "eval_count",
+    }
+)
+
+
+Known = tuple[Mapping[str, int], Mapping[str, int]]
+"""Metric to what was used exactly; metric to what was used at least, where the first does not name it."""
+
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+def known_of(usage: int | Usage | Mapping[str, int]) -> Known:
+    """Read what a settlement was given: tokens, a `Usage`, or a mapping of metric to amount.
+
+    Raises:
+        ValueError: an amount out of range, or a provider's field name instead of a metric.
+    """
+    if type(usage) is int and 0 <= usage <= MAX_AMOUNT:
+        return {"tokens": usage}, NOTHING
+    if isinstance(usage, Usage):
+        return usage.determined(), usage.floors()
+    if isinstance(usage, Mapping):
+        return _known_of_mapping(usage)
+    if isinstance(usage, (int, float)):
+        check_amount("usage", usage)
+    msg = (
+        "usage must be an integer (tokens), a Usage or a mapping of metric to amount, "
+        f"not {usage!r}: if the outcome is unknown, close_reserved_only keeps what was held"
+    )
+    raise ValueError(msg)
+
+
+def _known_of_mapping(usage: Mapping[str, int]) -> Known:
+    exact: dict[str, int] = {}
+    for metric, amount in usage.items():
+        check_key("metric", metric)
+        if metric in _PROVIDER_FIELDS:
+            msg = f"{metric!r} is a provider's field, not a metric: settle usage_from_response(body) instead"
+            raise ValueError(msg)
+        if metric == CONCURRENCY:
+            msg = "concurrency counts slots, which a settlement frees: it takes no amount of them"
+            raise ValueError(msg)
+        exact[metric] = check_amount(metric, amount)
+    exact.pop(REQUESTS, None)  # not trued up (R6)
+    read = max(exact.get("input_tokens", 0), exact.get("uncached_input_tokens", 0))
+    written = exact.get("output_tokens", 0)
+    uncached = max(
+        exact.get("uncached_input_tokens", 0) + written,
+        exact.get("uncached_tokens", 0),
+    )
+    at_least = {
+        "tokens": min(max(read + written, uncached), MAX_AMOUNT),
+        "input_tokens": read,
+        "uncached_tokens": min(uncached, MAX_AMOUNT),
+    }
+    return exact, at_least
+
+
+def raised(held: int, known: int | None) -> int:
+    """What a hold becomes that a settlement does not name: itself, raised to what is known (R6)."""
+    return held if known is None or known < held else known

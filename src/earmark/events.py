@@ -1,0 +1,60 @@
+"""What observers hear: one frozen record per event."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from earmark.answers import Denial
+
+logger = logging.getLogger("earmark")
+
+Kind = Literal[
+    "admitted", "refused", "settled", "closed", "abandoned", "cancelled", "post_stream", "expired"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a request.
+
+    Attributes:
+        kind: `admitted` and `refused` at pre_commit; `settled`, `closed`, `abandoned` and `cancelled` once
+            per reservation; `post_stream` for tokens without a hold; `expired` where the backend gave up
+            a reservation that nobody resolved.
+        request_id: the request's id; None where a refused or added one was given none.
+        keys: the keys of its scopes, in order.
+        asked: units by metric that were asked and, where admitted, held.
+        used: units by metric as the resolving call named them; empty where nothing is known.
+        denials: every limit that refused.
+        time: seconds since the epoch, by this process's wall clock, for a log line; decisions never use it.
+    """
+
+    kind: Kind
+    request_id: str | None
+    keys: tuple[str, ...]
+    asked: Mapping[str, int] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)
+    denials: tuple[Denial, ...] = ()
+    time: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        # Read-only views: what an observer hears of is the library's own record.
+        object.__setattr__(self, "asked", MappingProxyType(self.asked))
+        object.__setattr__(self, "used", MappingProxyType(self.used))
+
+
+Observer = Callable[[Event], object]
+
+
+def tell(observers: tuple[Observer, ...], event: Event) -> None:
+    """Tell every observer; one that raises is logged and disturbs nobody."""
+    for observer in observers:
+        try:
+            observer(event)
+        except Exception:
+            logger.exception("the observer %r failed on %s", observer, event.kind)

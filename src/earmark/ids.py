@@ -1,0 +1,38 @@
+"""Ids of reservations: a counter, and the nonce of a process where they leave it.
+
+A random id per reservation costs more than the whole of the arithmetic. A forked child takes a nonce of
+its own, since two processes that count alike would name each other's reservations.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+next_id: Final[Callable[[], int]] = itertools.count(1).__next__
+"""Return an id that no other call in this process returns. Safe in threads."""
+
+_nonce = ""
+
+
+def _renew_nonce() -> None:
+    global _nonce  # noqa: PLW0603 - the one state of this module
+    _nonce = secrets.token_hex(8)
+
+
+_renew_nonce()
+os.register_at_fork(after_in_child=_renew_nonce)
+
+
+def name_of(id_: int) -> str:
+    """Return the name of an id in the world: no other process gives it."""
+    return f"{_nonce}.{id_}"
+
+
+def id_of(name: str) -> int | None:
+    """Return the id that `name_of` gave this name for in this process, or None."""
+    nonce, _, number = name.partition(".")
+    return int(number) if nonce == _nonce and number.isascii() and number.isdigit() else None

@@ -1,0 +1,296 @@
+"""The front door: where scopes, a backend, observers and reservations meet."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from earmark.amounts import MAX_AMOUNT, check_amount
+from earmark.answers import ScopeStatus
+from earmark.backends.memory import MemoryBackend
+from earmark.backends.protocol import Backend, Hold
+from earmark.core.admission import denials, statuses
+from earmark.errors import EarmarkError, RateLimited
+from earmark.events import Event, Observer, tell
+from earmark.ids import next_id
+from earmark.limits import CONCURRENCY, HOUR, MICROSECONDS, Scope, check_key, to_microseconds
+from earmark.reservation import Dropped, Office, Participant, Reservation
+from earmark.shielding import finish
+from earmark.usage import Usage
+
+logger = logging.getLogger("earmark")
+
+
+class Limiter:
+    """Decides whether a request may run, sets aside what it may cost, and trues that up afterwards.
+
+    Args:
+        backend: where limits are kept; by default the memory of this process.
+        observers: callables that take one frozen `Event`; one that raises is logged.
+    """
+
+    def __init__(
+        self, backend: Backend | None = None, *, observers: Iterable[Observer] = ()
+    ) -> None:
+        self._backend: Backend = MemoryBackend() if backend is None else backend
+        self._office = Office(self._backend, tuple(observers))
+        self._participants: tuple[Participant, ...] = (self._backend,)
+
+    @classmethod
+    def disabled(cls) -> Self:
+        """Return a limiter for which no limit exists: it always admits and counts nothing (B46)."""
+        limiter = cls()
+        limiter._participants = ()
+        return limiter
+
+    async def pre_commit(
+        self,
+        *scopes: Scope,
+        tokens: int | Usage = 0,
+        amounts: Mapping[str, int] | None = None,
+        request_id: str | None = None,
+        lease: float | None = None,
+    ) -> Reservation:
+        """Admit a request and debit what it asks from every limit of every scope, or refuse it whole.
+
+        Args:
+            scopes: whose limits apply, in the order of refusals.
+            tokens: the estimate: an int asks `tokens`, a `Usage` asks each token metric.
+            amounts: what is asked of other metrics, by name; `requests` is 1 unless it is named here.
+            request_id: the caller's id. While its reservation is open the same id returns the same one.
+            lease: seconds for which slots are held without a renewal, at most an hour; by default the
+                backend's own.
+
+        Raises:
+            RateLimited: at least one limit refused; nothing was counted.
+            RequestIdConflict: the id is open with other scopes or asks.
+            BackendUnavailable: no decision could be had.
+            ValueError: a bad amount, key or lease, or two scopes with one key.
+        """
+        if amounts is None and type(tokens) is int and 0 <= tokens <= MAX_AMOUNT:
+            asks: Mapping[str, int] = {"tokens": tokens}
+        else:
+            asks = _asks(tokens, amounts)
+        limited = _check_scopes(scopes)
+        hold = Hold(
+            next_id(), request_id, scopes, asks, None if lease is None else _lease_us(lease)
+        )
+        office = self._office
+        desk = office.desk
+        if desk.dropped or desk.forgotten:
+            await office.tidy()
+        if request_id is not None:
+            handle = office.handle(check_key("request_id", request_id))
+            known = handle and handle.answer(request_id, hold, limited=limited)
+            if known is not None:
+                return known
+        if not (limited and self._participants):
+            return self._admit_unlimited(hold)
+        backend = self._backend
+        standing = await (backend.reserve(hold) if backend.instant else self._reserve(hold))
+        if desk.forgotten:
+            await office.tidy()
+        if standing is None:
+            raise self._refusal(hold)
+        if request_id is None and not office.observers:
+            return Reservation(office, self._participants, hold)
+        return self._admit(hold, standing)
+
+    async def _reserve(self, hold: Hold) -> Hold | None:
+        """Reserve with a backend that may suspend: an interrupted call leaves nothing behind (R9, R16)."""
+        try:
+            return await self._backend.reserve(hold)
+        except EarmarkError:
+            raise
+        except GeneratorExit:  # nothing can be awaited any more
+            self._office.desk.dropped.append(self._withdrawal(hold))
+            raise
+        except BaseException:
+            # Whether it was applied is unknown: it is taken back by its id.
+            await self._withdrawal(hold).do()
+            raise
+
+    def _withdrawal(self, hold: Hold) -> Dropped:
+        return Dropped(self._office, self._participants, hold, "withdraw")
+
+    def _admit(self, hold: Hold, standing: Hold) -> Reservation:
+        """The handle of what stands after `hold` was sent: its own, or the one that was open before."""
+        name = standing.name
+        handle = self._office.handle(name)
+        if handle is None or handle.id != standing.id:
+            handle = Reservation(self._office, self._participants, standing)
+            self._office.desk.handles[name] = weakref.ref(handle)
+            if standing is hold:
+                self._office.tell("admitted", hold)
+        return handle
+
+    def _admit_unlimited(self, hold: Hold) -> Reservation:
+        """Admit a request that no limit concerns: nothing is sent and nothing is kept (B10)."""
+        hold.seen, hold.at = (), 0
+        handle = Reservation(self._office, (), hold)
+        if hold.request_id is not None:
+            self._office.desk.handles[hold.request_id] = weakref.ref(handle)
+        self._office.tell("admitted", hold)
+        return handle
+
+    def _refusal(self, hold: Hold) -> RateLimited:
+        refusal = RateLimited(denials(hold.scopes, hold.asks, hold.seen, hold.at))
+        if self._office.observers:
+            keys = tuple(scope.key for scope in hold.scopes)
+            event = Event(
+                "refused", hold.request_id, keys, asked=hold.asks, denials=refusal.denials
+            )
+            tell(self._office.observers, event)
+        return refusal
+
+    def settle_success(
+        self, reservation: Reservation, usage: int | Usage | Mapping[str, int]
+    ) -> Coroutine[Any, Any, bool]:
+        """True up to what was really used; see `Reservation.settle_success`."""
+        return _handle(reservation).settle_success(usage)
+
+    def close_reserved_only(self, reservation: Reservation) -> Coroutine[Any, Any, bool]:
+        """Keep the debit: the request was sent, and what it used is unknown."""
+        return _handle(reservation).close_reserved_only()
+
+    def abandon(self, reservation: Reservation) -> Coroutine[Any, Any, bool]:
+        """Keep the debit: whoever held the reservation has gone away."""
+        return _handle(reservation).abandon()
+
+    def cancel(self, reservation: Reservation) -> Coroutine[Any, Any, bool]:
+        """Give everything back, requests too: nothing was ever sent."""
+        return _handle(reservation).cancel()
+
+    async def add_tokens_post_stream(
+        self, key_or_scope: str | Scope, tokens: int | Usage, *, request_id: str | None = None
+    ) -> None:
+        """Count tokens that no hold covers (R8).
+
+        Args:
+            key_or_scope: a scope, whose limits count; or a bare key, which counts in the minute, the hour
+                and the day, and under every other `tokens` limit that has counted it lately.
+            tokens: an int counts `tokens`, and 0 or less is a no-op; a `Usage` counts each token metric
+                that it determines, with a bare key its total.
+            request_id: a repeated call with it counts once for the same key.
+
+        Raises:
+            ValueError: a bad amount or key.
+            TypeError: neither a key nor a scope.
+        """
+        bare = isinstance(key_or_scope, str)
+        if bare:
+            check_key("key", key_or_scope)
+        elif not isinstance(key_or_scope, Scope):
+            msg = f"add_tokens_post_stream takes a key or a Scope, not {key_or_scope!r}"
+            raise TypeError(msg)
+        if request_id is not None:
+            check_key("request_id", request_id)
+        amounts = _added(tokens, bare=bare)
+        await self._office.tidy()
+        if not any(amounts.values()) or not self._participants:
+            return
+        work = self._backend.add(key_or_scope, amounts, request_id)
+        counted = await (work if self._backend.instant else finish(work))
+        if counted and self._office.observers:
+            key = key_or_scope if isinstance(key_or_scope, str) else key_or_scope.key
+            tell(self._office.observers, Event("post_stream", request_id, (key,), used=amounts))
+
+    async def peek(self, *scopes: Scope) -> tuple[ScopeStatus, ...]:
+        """What each limit has used, has left, and when it resets; one status per scope. Changes nothing."""
+        limited = _check_scopes(scopes)
+        await self._office.tidy()
+        if not self._participants:
+            return tuple(ScopeStatus(scope.key, ()) for scope in scopes)
+        if not limited:
+            return statuses(scopes, None, (), 0)
+        seen = await self._backend.peek(scopes)
+        return statuses(scopes, None, seen.states, seen.at)
+
+    async def reset(self, *scopes: Scope) -> None:
+        """Forgive: forget what the limits of these scopes have used. Slots stay held."""
+        limited = _check_scopes(scopes)
+        await self._office.tidy()
+        if limited and self._participants:
+            await self._backend.reset(scopes)
+
+    async def aclose(self) -> None:
+        """Resolve what finalisers noted, and let go of what the backend holds open."""
+        await self._office.tidy()
+        await self._backend.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _handle(reservation: Reservation) -> Reservation:
+    if isinstance(reservation, Reservation):
+        return reservation
+    msg = f"expected a Reservation, not {reservation!r}"
+    raise TypeError(msg)
+
+
+def _check_scopes(scopes: tuple[Scope, ...]) -> bool:
+    """Check what a request names; return whether any of it is limited.
+
+    Raises:
+        TypeError: something else than scopes.
+        ValueError: two scopes with one key.
+    """
+    limited = False
+    for scope in scopes:
+        if type(scope) is not Scope:
+            msg = f"expected a Scope, not {scope!r}"
+            raise TypeError(msg)
+        if scope.limits.all:
+            limited = True
+    if len(scopes) > 1 and len({scope.key for scope in scopes}) < len(scopes):
+        msg = f"two scopes with one key in one request: {[scope.key for scope in scopes]}"
+        raise ValueError(msg)
+    return limited
+
+
+def _asks(tokens: int | Usage, amounts: Mapping[str, int] | None) -> Mapping[str, int]:
+    """What a request asks, by metric."""
+    asks: dict[str, int] = {}
+    if isinstance(tokens, Usage):
+        asks.update(tokens.floors())
+    else:
+        asks["tokens"] = check_amount("tokens", tokens)
+    for metric, amount in (amounts or {}).items():
+        check_key("metric", metric)
+        if metric == CONCURRENCY:
+            msg = "a request takes one slot of a concurrency limit: amounts cannot name it"
+            raise ValueError(msg)
+        if metric in asks:
+            msg = f"amounts names {metric!r}, which tokens={tokens!r} asks already"
+            raise ValueError(msg)
+        asks[metric] = check_amount(metric, amount)
+    return asks
+
+
+def _added(tokens: int | Usage, *, bare: bool) -> Mapping[str, int]:
+    """What an addition counts, by metric."""
+    if isinstance(tokens, Usage):
+        return {"tokens": tokens.total or 0} if bare else tokens.determined()
+    if type(tokens) is int and tokens < 0:
+        return {}
+    return {"tokens": check_amount("tokens", tokens)}
+
+
+def _lease_us(lease: float) -> int:
+    lease_us = to_microseconds("lease", lease)
+    if lease_us > HOUR * MICROSECONDS:
+        msg = f"lease must be at most an hour, for which a reservation is kept, not {lease!r} s"
+        raise ValueError(msg)
+    return lease_us

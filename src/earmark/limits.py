@@ -1,0 +1,301 @@
+"""What may be used: limits, the usual sets of them, and the scopes that carry them.
+
+All three are values: frozen, hashable, checked when they are made, so that nothing behind them ever meets
+a bad number (R12) or a bad key (R13). A limit's state belongs to its `id`: amount and burst are no part of
+it, so a changed amount neither forgives nor charges (R17).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from earmark.amounts import check_amount
+from earmark.usage import TOKEN_METRICS
+
+Algorithm = Literal["fixed_window", "sliding_window", "token_bucket"]
+
+CONCURRENCY: Final = "concurrency"
+REQUESTS: Final = "requests"
+
+MICROSECONDS: Final = 1_000_000
+MAX_KEY_BYTES: Final = 1024
+# A window's end must still be exact in a double, the one number that Lua has.
+MAX_WINDOW_US: Final = 2**52
+
+_put: Final = object.__setattr__  # how a frozen value is filled
+
+SECOND: Final = 1
+MINUTE: Final = 60
+HOUR: Final = 3_600
+DAY: Final = 86_400
+
+
+def to_microseconds(name: str, seconds: object) -> int:
+    """Return the whole microseconds nearest to a positive number of seconds (int or float).
+
+    Raises:
+        ValueError: not a finite number, below one microsecond, or above 2**52 microseconds.
+    """
+    if type(seconds) is int or (type(seconds) is float and math.isfinite(seconds)):
+        microseconds = round(seconds * MICROSECONDS)
+        if 1 <= microseconds <= MAX_WINDOW_US:
+            return microseconds
+    msg = f"{name} must be a number of seconds, at least 0.000001 and at most 2**52 / 1e6, not {seconds!r}"
+    raise ValueError(msg)
+
+
+def check_key(name: str, key: object) -> str:
+    """Return `key` if it is a non-empty string of at most 1,024 bytes of UTF-8 (R13).
+
+    Raises:
+        ValueError: anything else.
+    """
+    if isinstance(key, str) and key:
+        if key.isascii() and len(key) <= MAX_KEY_BYTES:
+            return key
+        try:
+            if len(key.encode()) <= MAX_KEY_BYTES:
+                return key
+        except UnicodeEncodeError as error:
+            msg = f"{name} must be valid Unicode, not {key!r}"
+            raise ValueError(msg) from error
+    shown = f"{key[:60]!r}… ({len(key)} characters)" if isinstance(key, str) and key else repr(key)
+    msg = (
+        f"{name} must be a non-empty string of at most {MAX_KEY_BYTES} bytes of UTF-8, not {shown}"
+    )
+    raise ValueError(msg)
+
+
+def check_algorithm(algorithm: object) -> None:
+    """Check the name of an algorithm.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if algorithm not in get_args(Algorithm):
+        msg = f"algorithm must be one of {', '.join(get_args(Algorithm))}, not {algorithm!r}"
+        raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Limit:
+    """At most `amount` units of `metric` per `window`, by one algorithm.
+
+    Args:
+        metric: `requests`, `tokens`, `input_tokens`, `output_tokens`, `uncached_tokens`,
+            `uncached_input_tokens`, `concurrency`, or a name of your own, which is judged where a
+            request names it.
+        amount: units per window, 0 … 2**53 − 1; 0 admits nothing.
+        window: seconds; None for `concurrency`, which has no window.
+        algorithm: `fixed_window` (aligned to the clock), `sliding_window` (two weighted windows) or
+            `token_bucket` (continuous refill; it may go into debt).
+        burst: the capacity of a token bucket, by default `amount`.
+
+    Raises:
+        ValueError: a bad amount, window, algorithm or metric, or a burst without a token bucket.
+    """
+
+    metric: str
+    amount: int
+    window: float | None = None
+    algorithm: Algorithm = "fixed_window"
+    burst: int | None = None
+
+    id: str = field(init=False, compare=False)
+    """What the state of this limit is stored under, beside the key: algorithm, window and metric."""
+    window_us: int = field(init=False, compare=False)
+    """The window in whole microseconds; 0 for concurrency."""
+    capacity: int = field(init=False, compare=False)
+    """The most that can be used at one moment: the burst of a token bucket, else the amount."""
+    unasked: int | None = field(init=False, compare=False)
+    """What a request asks that does not name the metric; None: it is neither judged nor counted (R1)."""
+
+    def __post_init__(self) -> None:
+        check_key("metric", self.metric)
+        check_amount("amount", self.amount)
+        if self.algorithm not in get_args(Algorithm):
+            msg = (
+                f"algorithm must be one of {', '.join(get_args(Algorithm))}, not {self.algorithm!r}"
+            )
+            raise ValueError(msg)
+        capacity = self.amount
+        if self.burst is not None:
+            if self.algorithm != "token_bucket":
+                msg = f"burst belongs to a token_bucket, not to a {self.algorithm} (burst={self.burst!r})"
+                raise ValueError(msg)
+            check_amount("burst", self.burst)
+            capacity = self.burst if self.amount else 0
+        _put(self, "capacity", capacity)
+        if self.metric == CONCURRENCY:
+            if self.window is not None or self.algorithm != "fixed_window":
+                msg = "a concurrency limit counts slots: it has neither a window nor an algorithm"
+                raise ValueError(msg)
+            _put(self, "window_us", 0)
+            _put(self, "id", CONCURRENCY)
+            _put(self, "unasked", 1)
+            return
+        window_us = to_microseconds("window", self.window)
+        _put(self, "window_us", window_us)
+        whole, rest = divmod(window_us, MICROSECONDS)
+        _put(self, "window", window_us / MICROSECONDS if rest else whole)
+        _put(self, "id", f"{self.algorithm}:{window_us}:{self.metric}")
+        _put(
+            self,
+            "unasked",
+            1 if self.metric == REQUESTS else 0 if self.metric in TOKEN_METRICS else None,
+        )
+
+    def __repr__(self) -> str:
+        parts = [repr(self.metric), repr(self.amount)]
+        if self.window is not None:
+            parts.append(repr(self.window))
+        if self.algorithm != "fixed_window":
+            parts.append(repr(self.algorithm))
+        if self.burst is not None:
+            parts.append(f"burst={self.burst!r}")
+        return f"Limit({', '.join(parts)})"
+
+
+class Limits:
+    """The usual limits by their usual names: requests and tokens per second, minute, hour and day.
+
+    The order of the arguments is the order of refusals; limits in `also` refuse last. None means no limit,
+    0 admits nothing. Iterating yields every `Limit`.
+
+    Args:
+        rps, rpm, rph, rpd: requests per second, minute, hour, day.
+        tpm, tph, tpd: tokens per minute, hour, day.
+        itpm, otpm: input and output tokens per minute.
+        concurrency: requests in flight.
+        algorithm: of all of these but concurrency.
+        also: further limits, of any metric and window.
+
+    Raises:
+        ValueError: a bad amount, or two limits with the same metric, window and algorithm.
+    """
+
+    __slots__ = ("all", "signature", "slotted")
+
+    all: tuple[Limit, ...]
+    """Every limit, in the order of refusals."""
+    signature: str
+    """The ids of all of them: what a store looks up once for many scopes."""
+    slotted: bool
+    """Whether one of them is of concurrency."""
+
+    def __init__(
+        self,
+        *,
+        rps: int | None = None,
+        rpm: int | None = None,
+        rph: int | None = None,
+        rpd: int | None = None,
+        tpm: int | None = None,
+        tph: int | None = None,
+        tpd: int | None = None,
+        itpm: int | None = None,
+        otpm: int | None = None,
+        concurrency: int | None = None,
+        algorithm: Algorithm = "fixed_window",
+        also: Iterable[Limit] = (),
+    ) -> None:
+        check_algorithm(algorithm)
+        named = (
+            ("rps", REQUESTS, rps, SECOND),
+            ("rpm", REQUESTS, rpm, MINUTE),
+            ("rph", REQUESTS, rph, HOUR),
+            ("rpd", REQUESTS, rpd, DAY),
+            ("tpm", "tokens", tpm, MINUTE),
+            ("tph", "tokens", tph, HOUR),
+            ("tpd", "tokens", tpd, DAY),
+            ("itpm", "input_tokens", itpm, MINUTE),
+            ("otpm", "output_tokens", otpm, MINUTE),
+        )
+        limits = [
+            Limit(metric, check_amount(name, amount), window, algorithm)
+            for name, metric, amount, window in named
+            if amount is not None
+        ]
+        if concurrency is not None:
+            limits.append(Limit(CONCURRENCY, check_amount(CONCURRENCY, concurrency)))
+        for limit in also:
+            if not isinstance(limit, Limit):
+                msg = f"also takes limits, not {limit!r}"
+                raise TypeError(msg)
+            limits.append(limit)
+        seen: dict[str, Limit] = {}
+        for limit in limits:
+            twin = seen.setdefault(limit.id, limit)
+            if twin is not limit:
+                msg = (
+                    f"two limits with the same metric, window and algorithm: {twin!r} and {limit!r}"
+                )
+                raise ValueError(msg)
+        _put(self, "all", tuple(limits))
+        _put(self, "signature", "\n".join(map(repr, seen)))
+        _put(self, "slotted", CONCURRENCY in seen)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        msg = f"Limits are frozen: cannot set {name}"
+        raise AttributeError(msg)
+
+    def __delattr__(self, name: str) -> None:
+        msg = f"Limits are frozen: cannot delete {name}"
+        raise AttributeError(msg)
+
+    def __iter__(self) -> Iterator[Limit]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __eq__(self, other: object) -> bool:
+        return self.all == other.all if isinstance(other, Limits) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.all)
+
+    def __reduce__(self) -> tuple[object, tuple[tuple[Limit, ...]]]:
+        return _limits, (self.all,)
+
+    def __repr__(self) -> str:
+        return f"Limits({', '.join(map(repr, self.all))})"
+
+
+def _limits(limits: tuple[Limit, ...]) -> Limits:
+    """Rebuild pickled or copied `Limits`, in their order."""
+    return Limits(also=limits)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Scope:
+    """A key ("api_key:alice", "model:gpt-4o") with its limits. A request names one or more.
+
+    Args:
+        key: any non-empty string of at most 1,024 bytes of UTF-8.
+        limits: what the key may use.
+        enforce: False counts and reports (`LimitStatus.would_refuse`) and never refuses: how limits are
+            rolled out.
+
+    Raises:
+        ValueError: a bad key.
+        TypeError: `limits` is not `Limits`.
+    """
+
+    key: str
+    limits: Limits
+    enforce: bool = True
+
+    # Made for every request, hence written out: a generated one takes twice as long.
+    def __init__(self, key: str, limits: Limits, enforce: bool = True) -> None:  # noqa: FBT001, FBT002
+        if not (type(key) is str and 0 < len(key) <= MAX_KEY_BYTES and key.isascii()):
+            check_key("key", key)
+        if type(limits) is not Limits:
+            msg = f"limits must be Limits, not {limits!r}"
+            raise TypeError(msg)
+        _put(self, "key", key)
+        _put(self, "limits", limits)
+        _put(self, "enforce", enforce)

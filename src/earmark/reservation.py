@@ -1,0 +1,430 @@
+"""A reservation: the handle of one request's holds and slots, open until it is resolved exactly once.
+
+The handle names the reservation by its id, and the store decides who resolved first (R5); any copy of the
+handle is the handle (C8). Leaving it open is safe on every way out: a `with` block closes or abandons it, a
+stream takes it over, and a handle that is collected while open is abandoned and warns (R15).
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import weakref
+from collections.abc import AsyncIterable, Coroutine, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
+
+from earmark.answers import ScopeStatus
+from earmark.backends.protocol import Backend, Hold, Verb
+from earmark.core.admission import statuses
+from earmark.core.settlement import NOTHING, known_of
+from earmark.errors import RequestIdConflict
+from earmark.events import Event, Kind, Observer, tell
+from earmark.limits import CONCURRENCY, Scope
+from earmark.shielding import finish
+from earmark.usage import Usage
+
+if TYPE_CHECKING:
+    from earmark.streams.dialect import DialectFactory
+    from earmark.streams.estimating import Estimate
+    from earmark.streams.observe import ObservedStream
+    from earmark.streams.observed import Observed
+    from earmark.streams.sources import Close
+
+logger = logging.getLogger("earmark")
+
+Item = TypeVar("Item")
+
+Resolved = Literal["settled", "closed", "abandoned", "cancelled"]
+State = Literal["open"] | Resolved
+
+MOVES: Final[Mapping[tuple[State, Verb], Resolved]] = {
+    ("open", "settle"): "settled",
+    ("open", "close"): "closed",
+    ("open", "abandon"): "abandoned",
+    ("open", "cancel"): "cancelled",
+    ("open", "withdraw"): "cancelled",
+}
+"""Every legal move (R5). Whatever is not here is illegal, and an illegal move changes nothing."""
+
+
+class Participant(Protocol):
+    """Whoever holds something for a reservation; one procedure resolves them all."""
+
+    instant: bool
+
+    async def resolve(
+        self,
+        id: int,  # noqa: A002 - the word of every message
+        verb: Verb,
+        exact: Mapping[str, int],
+        at_least: Mapping[str, int],
+    ) -> bool:
+        """Resolve what is held under the id; True iff it was open."""
+        ...
+
+
+class Office:
+    """What the reservations of one limiter share.
+
+    Attributes:
+        backend: where limits are kept.
+        desk: what the limiters of this process share about that backend.
+        observers: who hears of every event.
+    """
+
+    __slots__ = ("backend", "desk", "observers")
+
+    def __init__(self, backend: Backend, observers: tuple[Observer, ...]) -> None:
+        self.backend = backend
+        self.desk = backend.desk
+        self.observers = observers
+
+    def handle(self, name: str) -> Reservation | None:
+        """The handle of that name, if somebody still has it."""
+        known = self.desk.handles.get(name)
+        return None if known is None else known()
+
+    def tell(self, kind: Kind, hold: Hold, used: Mapping[str, int] = NOTHING) -> None:
+        """Tell the observers what became of a hold."""
+        if self.observers:
+            keys = tuple(scope.key for scope in hold.scopes)
+            tell(self.observers, Event(kind, hold.name, keys, asked=hold.asks, used=used))
+
+    async def tidy(self) -> None:
+        """Do what finalisers could only note, and report what the store gave up (R15)."""
+        desk = self.desk
+        while desk.dropped:
+            await desk.dropped.popleft().do()
+        while desk.forgotten:
+            self.tell("expired", desk.forgotten.popleft())
+
+
+class Reservation:
+    """One logical request's holds and slots over all its scopes; made by `Limiter.pre_commit`.
+
+    As an async context manager it renews itself while the block runs, and closes when the block ends with
+    it still open: an exception or a clean exit closes, a cancellation abandons.
+    """
+
+    __slots__ = ("__weakref__", "_handed_over", "_hold", "_office", "_participants", "_state")
+
+    def __init__(self, office: Office, participants: tuple[Participant, ...], hold: Hold) -> None:
+        self._state: State = "open"
+        self._handed_over = False
+        self._office = office
+        self._participants = participants
+        self._hold = hold
+
+    @property
+    def request_id(self) -> str:
+        """The caller's id of the request, or one of the library's own."""
+        name = self._hold.name
+        if self._state == "open":
+            # Whoever reads the id may ask for it again, and must then get this very object (R9).
+            self._office.desk.handles[name] = weakref.ref(self)
+        return name
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The scopes that it was taken from."""
+        return self._hold.scopes
+
+    @property
+    def state(self) -> State:
+        """`open`, then `settled`, `closed`, `abandoned` or `cancelled`.
+
+        It reads `abandoned` also where the store no longer knew the reservation when it was resolved.
+        """
+        return self._state
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Units by metric that are debited and not yet resolved; slots are not among them."""
+        if self._state != "open":
+            return {}
+        asks = self._hold.asks
+        held: dict[str, int] = {}
+        for scope in self._hold.scopes:
+            for limit in scope.limits:
+                ask = asks.get(limit.metric, limit.unasked)
+                if ask is not None and limit.metric != CONCURRENCY:
+                    held[limit.metric] = ask
+        return held
+
+    @property
+    def statuses(self) -> tuple[ScopeStatus, ...]:
+        """Every limit as this request left it when it was admitted: what response headers need."""
+        hold = self._hold
+        return statuses(hold.scopes, hold.asks, hold.seen, hold.at)
+
+    @property
+    def degraded(self) -> bool:
+        """True where the store could not be asked and the request was admitted without it."""
+        return False
+
+    @property
+    def id(self) -> int:
+        """What names the reservation in every message of this process."""
+        return self._hold.id
+
+    def answer(self, request_id: str, hold: Hold, *, limited: bool) -> Self | None:
+        """This handle, if it is open and the same request asks again; None where the store must be asked.
+
+        The store knows nothing of a request that no limit concerns, and alone knows the others.
+
+        Raises:
+            RequestIdConflict: `hold` has other scopes or asks.
+        """
+        if self._state != "open" or (limited and self._participants):
+            return None
+        if not hold.repeats(self._hold):
+            raise RequestIdConflict(request_id)
+        return self
+
+    def __repr__(self) -> str:
+        keys = ", ".join(scope.key for scope in self._hold.scopes)
+        name = self._hold.name
+        return f"<Reservation {name!r} of {keys}: {self._state}>"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
+
+    def settle_success(self, usage: int | Usage | Mapping[str, int]) -> Coroutine[Any, Any, bool]:
+        """True up to what was really used; True iff this call resolved the reservation.
+
+        Args:
+            usage: an int (`tokens`), a `Usage` (what its known fields determine), or a mapping of metric to
+                amount. A held metric that it does not name keeps its hold, raised to what is known of it.
+
+        Raises:
+            ValueError: a bad amount, or a provider's field name in place of a metric.
+        """
+        exact, at_least = known_of(usage)
+        return self._resolve("settle", exact, at_least)
+
+    def close_reserved_only(self) -> Coroutine[Any, Any, bool]:
+        """Keep the debit: the request was sent, and what it used is unknown."""
+        return self._resolve("close")
+
+    def abandon(self) -> Coroutine[Any, Any, bool]:
+        """Keep the debit: whoever held this has gone away."""
+        return self._resolve("abandon")
+
+    def cancel(self) -> Coroutine[Any, Any, bool]:
+        """Give everything back, requests too: nothing was ever sent."""
+        return self._resolve("cancel")
+
+    async def renew(self) -> bool:
+        """Extend the lease of the slots; True iff every slot is still held (without slots: iff open)."""
+        if self._office.desk.dropped:
+            await self._office.tidy()
+        if self._state != "open":
+            return False
+        if not self._participants:
+            return True
+        (held,) = await self._office.backend.renew([self._hold.id])
+        return held
+
+    def stream(
+        self,
+        source: AsyncIterable[Item],
+        *,
+        aclose: Close | None = None,
+        dialect: str | DialectFactory | None = None,
+        expected_choices: int = 1,
+        estimate: Estimate | None = None,
+        complete_timeout: float = 5.0,
+    ) -> ObservedStream[Item]:
+        """Hand the reservation over to a stream, which resolves it when it ends, however it ends.
+
+        With the provider's own final report it is settled. Otherwise the debit becomes the larger of the
+        hold and what was reported (or of what `estimate` says). The slots are held until then.
+
+        Args:
+            source: bytes or text of a body, parsed events as mappings, or an SDK's objects.
+            aclose: closes what the source reads from, such as an httpx response's `aclose`.
+            dialect: the provider's; None finds it out from the first events.
+            expected_choices: how many choices the request asked for (n).
+            estimate: asked for a usage where the provider's own last word did not arrive.
+            complete_timeout: seconds for which the last item waits for the settlement.
+
+        Raises:
+            RuntimeError: the reservation is resolved, or a stream has it already.
+        """
+        if self._state != "open" or self._handed_over:
+            taken = "handed over to a stream" if self._handed_over else self._state
+            msg = f"{self!r} cannot take a stream: it is already {taken}"
+            raise RuntimeError(msg)
+        from earmark.streams.observe import observe_stream
+
+        stream = observe_stream(
+            source,
+            on_complete=self._stream_ended,
+            on_drop=self._stream_dropped,
+            aclose=aclose,
+            dialect=dialect,
+            expected_choices=expected_choices,
+            estimate=estimate,
+            complete_timeout=complete_timeout,
+        )
+        self._handed_over = True
+        self._attend()
+        return stream
+
+    async def _stream_ended(self, observed: Observed) -> None:
+        await self._resolve(*_after_stream(observed))
+
+    def _stream_dropped(self, observed: Observed) -> None:
+        self._drop(*_after_stream(observed))
+
+    def _resolve(
+        self,
+        verb: Verb,
+        exact: Mapping[str, int] = NOTHING,
+        at_least: Mapping[str, int] = NOTHING,
+    ) -> Coroutine[Any, Any, bool]:
+        """Make one legal move, after what finalisers have noted before it."""
+        work = self.begin(verb, exact, at_least)
+        return self._tidily(work) if self._office.desk.dropped else work
+
+    async def _tidily(self, work: Coroutine[Any, Any, bool]) -> bool:
+        await self._office.tidy()
+        return await work
+
+    def begin(
+        self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+    ) -> Coroutine[Any, Any, bool]:
+        """Make one legal move with every participant; one that has begun finishes (R16)."""
+        work = self._move(verb, exact, at_least)
+        for participant in self._participants:
+            if not participant.instant:
+                return finish(work)
+        return work
+
+    async def _move(
+        self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+    ) -> bool:
+        state = MOVES.get((self._state, verb))
+        if state is None:
+            return False
+        # Claimed before the first message, so that a second resolver of this process finds it taken.
+        self._state = state
+        hold = self._hold
+        won = not self._participants
+        try:
+            for participant in self._participants:
+                won = await participant.resolve(hold.id, verb, exact, at_least) or won
+        except BaseException:
+            # Nothing is settled until the store says so: the caller may try again (C24).
+            self._state = "open"
+            raise
+        office = self._office
+        if office.desk.handles:
+            self._sign_off()
+        if not won:
+            self._state = "abandoned"
+        elif office.observers and verb != "withdraw":
+            office.tell(state, hold, {**at_least, **exact})
+        return won
+
+    def _sign_off(self) -> None:
+        """Answer to the request id no longer, unless another handle has it by now."""
+        handles = self._office.desk.handles
+        name = self._hold.name
+        known = handles.get(name)
+        if known is not None and known() in (self, None):
+            del handles[name]
+
+    def _attend(self) -> None:
+        """Renew by itself from now on: the holder is at work (R10)."""
+        if self._participants:
+            self._office.backend.attend(self._hold.id)
+
+    async def __aenter__(self) -> Self:
+        self._attend()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._handed_over:
+            return
+        if error is None or isinstance(error, Exception):
+            await self.close_reserved_only()
+        else:
+            await self.abandon()
+
+    def __del__(self) -> None:
+        # May run anywhere, also inside a lock of this library: it notes the id, and the next message does
+        # the work (R15).
+        if self._state != "open" or self._handed_over:
+            return
+        self._drop()
+        warnings.warn(
+            f"{self!r} was dropped while open and is abandoned: "
+            "settle it, close it, or use it as `async with`",
+            ResourceWarning,
+            source=self,
+            stacklevel=1,
+        )
+
+    def _drop(
+        self,
+        verb: Verb = "abandon",
+        exact: Mapping[str, int] = NOTHING,
+        at_least: Mapping[str, int] = NOTHING,
+    ) -> None:
+        """Note that nobody can resolve this any more; needs no lock and no loop."""
+        desk = self._office.desk
+        if desk.handles:
+            self._sign_off()
+        state = MOVES.get((self._state, verb))
+        if state is not None:
+            self._state = state
+            noted = Dropped(self._office, self._participants, self._hold, verb, exact, at_least)
+            desk.dropped.append(noted)
+
+
+def _after_stream(observed: Observed) -> tuple[Verb, Mapping[str, int], Mapping[str, int]]:
+    """How a stream's end resolves its reservation: leaving early is never cheaper than staying (B65)."""
+    usage = observed.usage
+    at_least = NOTHING if usage is None else usage.floors()
+    if usage is not None and observed.authoritative:
+        return "settle", usage.determined(), at_least
+    gone = observed.outcome in {"cancelled", "dropped"}
+    return "abandon" if gone else "close", NOTHING, at_least
+
+
+class Dropped(NamedTuple):
+    """A reservation that nobody can resolve any more, as its finaliser notes it."""
+
+    office: Office
+    participants: tuple[Participant, ...]
+    hold: Hold
+    verb: Verb
+    exact: Mapping[str, int] = NOTHING
+    at_least: Mapping[str, int] = NOTHING
+
+    async def do(self) -> None:
+        """Resolve it. What fails is logged: its debits stay, as they would have; its lease frees the slots."""
+        handle = _Noted(self.office, self.participants, self.hold)
+        try:
+            await handle.begin(self.verb, self.exact, self.at_least)
+        except Exception:
+            logger.exception("the dropped %s could not be resolved", self.hold.name)
+
+
+class _Noted(Reservation):
+    """The handle of a dropped reservation, which nobody notes a second time."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        """Warn of nothing: that was done."""

@@ -1,0 +1,122 @@
+"""Which framing a body has, found out from its first bytes, and the cutting handed to it.
+
+A gateway often does not know: the same endpoint answers with server-sent events, a JSON array or a JSON
+error body. The first byte that is no blank tells JSON, the name of a field server-sent events; other text
+counts as server-sent events as well, of which unknown lines are ignored. What is no text cannot be observed
+(C69): gzip and zstd begin with bytes that no text has, and so does what brotli makes of a stream.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Final, Literal, Protocol
+
+from earmark.streams.jsonvalues import JSONFramer
+from earmark.streams.kept import RawEvent
+from earmark.streams.sse import SSEFramer
+
+Kind = Literal["sse", "json", "opaque"]
+
+_BOM: Final = b"\xef\xbb\xbf"
+_BLANK: Final = b" \t\r\n"
+_JSON: Final = re.compile(rb"\{|\[[ \t\r\n]*[{\]]")
+_JSON_PERHAPS: Final = re.compile(rb"\[[ \t\r\n]*\Z")
+_FIELD: Final = re.compile(rb"(?:data|event|id|retry|error)?:")
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+# So many bytes that say nothing else are looked at before they count as text.
+_ENOUGH: Final = 64
+
+
+class Framer(Protocol):
+    """Cuts bytes into events; `idle` says that nothing is pending."""
+
+    idle: bool
+
+    def feed(self, chunk: bytes) -> list[RawEvent]:
+        """The events that these bytes complete."""
+        ...
+
+    def finish(self) -> list[RawEvent]:
+        """The events that the end of the source completes."""
+        ...
+
+
+class Framing:
+    """Cuts a body into events, whatever its framing is.
+
+    Args:
+        max_event: the largest event that is kept whole, in bytes.
+
+    Attributes:
+        kind: the framing, or None while the first bytes have not told it.
+    """
+
+    __slots__ = ("_framer", "_head", "_max", "kind")
+
+    def __init__(self, max_event: int) -> None:
+        self._max = max_event
+        self._head = b""
+        self._framer: Framer | None = None
+        self.kind: Kind | None = None
+
+    @property
+    def idle(self) -> bool:
+        """The next byte begins an event; False while the framing is not known."""
+        return self._framer is not None and self._framer.idle
+
+    def feed(self, chunk: bytes) -> list[RawEvent]:
+        """The events that these bytes complete."""
+        if self._framer is not None:
+            return self._framer.feed(chunk)
+        if self.kind is not None:
+            return []
+        self._head += chunk
+        self.kind = recognise(self._head)
+        return self._begin()
+
+    def finish(self) -> list[RawEvent]:
+        """The events that the end of the source completes."""
+        events: list[RawEvent] = []
+        if self.kind is None and self._head:
+            self.kind = recognise(self._head + b"\n" * _ENOUGH)
+            events = self._begin()
+        if self._framer is not None:
+            events += self._framer.finish()
+        return events
+
+    def _begin(self) -> list[RawEvent]:
+        """Cut the first bytes, once it is known how."""
+        if self.kind is None:
+            return []
+        head, self._head = self._head.removeprefix(_BOM), b""
+        if self.kind == "opaque":
+            return []
+        self._framer = SSEFramer(self._max) if self.kind == "sse" else JSONFramer(self._max)
+        return self._framer.feed(head)
+
+
+def recognise(head: bytes) -> Kind | None:
+    """The framing of a body that begins with these bytes, or None where more of them are needed."""
+    text = head.removeprefix(_BOM).lstrip(_BLANK)
+    if _JSON.match(text):
+        return "json"
+    if _FIELD.match(text):
+        return "sse"
+    if not _is_text(head[:_ENOUGH]):
+        return "opaque"
+    if _JSON_PERHAPS.match(text) or len(head) < _ENOUGH:
+        return None
+    return "sse"
+
+
+def _is_text(piece: bytes) -> bool:
+    """Whether this may be the beginning of a text in UTF-8; the last character may be cut."""
+    if _CONTROL.search(piece):
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(piece)
+    except UnicodeDecodeError:
+        return False
+    return True

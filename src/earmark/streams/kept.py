@@ -1,0 +1,89 @@
+"""The bytes of one event, within bounds: whole up to a limit, beyond it their beginning and their end.
+
+`response.completed` repeats the whole response and alone has the usage, near its end, so an event cannot just
+be thrown away for its size; and it cannot just be collected either, since the size is the sender's to choose.
+Of an event above the limit the last 64 KiB are searched for the usage object, and its type is looked for
+in its first bytes; that is enough to tell a dialect what it would have read in the whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+HEAD: Final = 4 * 1024
+TAIL: Final = 64 * 1024
+
+RawEvent = tuple[str | None, bytes, bytes | None]
+"""The name of an event, its data, and None; of one above the limit the beginning and the end of its data."""
+
+_USAGE: Final = re.compile(r'"(usage|usageMetadata)"\s*:\s*(?=\{)')
+_TYPE: Final = re.compile(r'"type"\s*:\s*"([^"\\]{1,100})"')
+_DECODER: Final = json.JSONDecoder()
+
+
+class Kept:
+    """Collects bytes piece by piece; a piece costs the same however many came before it."""
+
+    __slots__ = ("_body", "_head", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(limit, HEAD)
+        self._body = bytearray()
+        self._head: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self._body)
+
+    def add(self, piece: bytes) -> None:
+        """Take in a piece, and let go of the middle once the limit is passed."""
+        self._body += piece
+        if self._head is None:
+            if len(self._body) <= self._limit:
+                return
+            self._head = bytes(self._body[:HEAD])
+        # Trimmed by halves, so that a piece of one byte does not move the whole tail.
+        if len(self._body) > 2 * TAIL:
+            del self._body[:-TAIL]
+
+    @property
+    def beginning(self) -> bytes:
+        """The first bytes, as far as they go."""
+        return bytes(self._body[:HEAD]) if self._head is None else self._head
+
+    def event(self, name: str | None) -> RawEvent:
+        """The event that these bytes are the data of."""
+        if self._head is None:
+            return name, bytes(self._body), None
+        return name, self._head, bytes(self._body[-TAIL:])
+
+
+def salvage(name: str | None, head: bytes, tail: bytes) -> Mapping[str, Any] | None:
+    """What can be told of an event above the limit: its type and its usage, where a dialect looks for them.
+
+    None where its end holds no usage object.
+    """
+    found = None
+    for key, report in _reports(tail.decode("utf-8", "replace")):
+        found = key, report
+    if found is None:
+        return None
+    key, report = found
+    said = _TYPE.search(head.decode("utf-8", "replace"))
+    kind = said[1] if said else name
+    payload: dict[str, Any] = {key: report, "response": {key: report}}
+    return payload if kind is None else {"type": kind, **payload}
+
+
+def _reports(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The usage objects in a piece of JSON that have a count in them, from first to last."""
+    for match in _USAGE.finditer(text):
+        try:
+            value, _ = _DECODER.raw_decode(text, match.end())
+        except (ValueError, RecursionError):
+            continue  # cut off, or no JSON: the next one may be whole
+        report = cast("Mapping[str, Any]", value)
+        if any(type(count) is int for count in report.values()):
+            yield match[1], report

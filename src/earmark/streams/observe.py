@@ -1,0 +1,75 @@
+"""`observe_stream`, the way in: what it is given is checked here, before anything is set up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable
+from typing import Final, TypeVar
+
+from earmark.streams.detect import factory
+from earmark.streams.dialect import DialectFactory
+from earmark.streams.estimating import Estimate
+from earmark.streams.observed import Observed, ObservedStream
+from earmark.streams.sources import Close
+from earmark.streams.telling import OnComplete, Teller
+from earmark.streams.watched import WatchedStream
+from earmark.streams.watcher import Watcher
+
+__all__ = ["MAX_EVENT", "Observed", "ObservedStream", "observe_stream"]
+
+T = TypeVar("T")
+
+MAX_EVENT: Final = 16 * 1024 * 1024
+
+
+def observe_stream(
+    source: AsyncIterable[T],
+    *,
+    on_complete: OnComplete,
+    dialect: str | DialectFactory | None = None,
+    expected_choices: int = 1,
+    estimate: Estimate | None = None,
+    aclose: Close | None = None,
+    complete_timeout: float = 5.0,
+    max_event: int = MAX_EVENT,
+    on_drop: OnComplete | None = None,
+) -> ObservedStream[T]:
+    """Wrap a stream so that its usage is known when it ends.
+
+    Args:
+        source: bytes or text of a body cut anywhere, parsed events as mappings, or an SDK's objects.
+        on_complete: called once with what was observed, before the consumer has the item that completes the
+            end, or however else the stream ends. Plain or async; an async one is waited for.
+        dialect: a dialect's name, or what makes one; None finds it out from the first events.
+        expected_choices: how many choices the request asked for (n).
+        estimate: asked for a usage where the provider's own last word did not arrive.
+        aclose: closes what the source reads from, such as an httpx response's `aclose`; plain or async. The
+            source's own `aclose` or `close` is called in any case.
+        complete_timeout: how long an async `on_complete`, and then the closing of the source, are waited
+            for, in seconds; the former goes on by itself afterwards.
+        max_event: the largest event that is read whole, in bytes; of a larger one the end is searched.
+        on_drop: called in place of `on_complete` when the stream is dropped: a plain function that may run
+            anywhere, in any thread and inside any lock.
+
+    Raises:
+        TypeError: the source cannot be iterated with `async for`, or a callback cannot be called.
+        ValueError: a number is out of its range, or no dialect has this name.
+    """
+    for name, value in (("expected_choices", expected_choices), ("max_event", max_event)):
+        if type(value) is not int or value < 1:
+            msg = f"{name} must be an integer of at least 1, not {value!r}"
+            raise ValueError(msg)
+    if type(complete_timeout) not in (int, float) or not complete_timeout > 0:
+        msg = f"complete_timeout must be a number of seconds above 0, not {complete_timeout!r}"
+        raise ValueError(msg)
+    if not callable(on_complete):
+        msg = f"on_complete must be a plain or an async function, not {on_complete!r}"
+        raise TypeError(msg)
+    watcher = Watcher(
+        factory(dialect) if isinstance(dialect, str) else dialect,
+        expected_choices=expected_choices,
+        max_event=max_event,
+        count_text=estimate is not None,
+    )
+    return WatchedStream(
+        source, watcher, Teller(on_complete, on_drop, complete_timeout), estimate, aclose
+    )

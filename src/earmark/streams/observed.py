@@ -1,0 +1,94 @@
+"""A stream that is observed, and what is known of it: one frozen record, made at its end, or as a look before.
+
+Unknown stays unknown: `usage` is None, or has unknown parts, where nobody reported them, and only `tokens`, a
+convenience for counters, reads that as 0 (B62). Whether the numbers are the provider's own last word is
+said apart from how the stream ended, since a stream may end in an error and still have reported everything.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+from earmark.usage import Usage
+
+T = TypeVar("T")
+
+Outcome = Literal["open", "end", "truncated", "error", "cancelled", "closed", "dropped"]
+
+OUTCOMES: Final[tuple[Outcome, ...]] = (
+    "end",
+    "truncated",
+    "error",
+    "cancelled",
+    "closed",
+    "dropped",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was seen of a stream.
+
+    Attributes:
+        outcome: how it ended.
+
+            * `end`: the event that ends the stream was seen, or the source stopped where it may
+            * `truncated`: the source just stopped
+            * `error`: the source raised, or the provider sent an error in the stream
+            * `cancelled`: the consumer was cancelled while it waited
+            * `closed`: `aclose()` was called
+            * `dropped`: nobody held the stream any more
+            * `open`: not yet ended, in `ObservedStream.observed` and for an estimator
+        usage: what the provider reported, or None; its fields may be unknown.
+        authoritative: the provider's own final report arrived, for every expected choice.
+        estimated: an estimator had a part in `usage`.
+        error: what the source raised, or the text of the provider's error.
+        items: the items received; the one in hand when the stream ended counts as delivered.
+        bytes: the size of the items that were bytes or text, in bytes.
+        text_length: the characters that the model generated; None unless an estimator was given.
+        dialect: the name of the dialect, or None where it was never known.
+    """
+
+    outcome: Outcome
+    usage: Usage | None = None
+    authoritative: bool = False
+    estimated: bool = False
+    error: BaseException | str | None = None
+    items: int = 0
+    bytes: int = 0
+    text_length: int | None = None
+    dialect: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The total of the usage, or 0 where it is unknown."""
+        total = None if self.usage is None else self.usage.total
+        return total or 0
+
+
+class ObservedStream(AsyncIterator[T]):
+    """A stream that passes the items of its source on; made by `observe_stream`.
+
+    To be iterated by one task at a time, and closed with `aclose()` unless it was iterated to its end.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __aiter__(self) -> ObservedStream[T]:
+        return self
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close the stream and its source; a stream that had not ended is told as closed.
+
+        Raises:
+            Exception: what closing the source raises.
+        """
+
+    @property
+    @abstractmethod
+    def observed(self) -> Observed:
+        """What was told, or a look at what there is while the stream is open."""

@@ -1,0 +1,108 @@
+"""The usage of a response that was not streamed, by the rules of the same dialects.
+
+A whole body is to a dialect one more event, so the streamed and the whole answer of one exchange count alike
+(B39): there is no second reading of any provider's fields. What has no usage gives None, which is not 0: an
+error body, a body that is no JSON, a provider that does not report (B62).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from earmark.streams.counts import items_of, mapping_of
+from earmark.streams.detect import UNKNOWN, detect, factory
+from earmark.streams.dialect import DialectFactory
+from earmark.streams.payloads import event_of
+from earmark.usage import Usage
+
+logger = logging.getLogger("earmark.streams")
+
+# What a usage object alone has in it, the body that it would be found in, and where there.
+_BARE: Final[tuple[tuple[str, Mapping[str, Any], str], ...]] = (
+    ("prompt_tokens", {}, "usage"),
+    ("completion_tokens", {}, "usage"),
+    ("cache_read_input_tokens", {"type": "message", "stop_reason": None}, "usage"),
+    ("cache_creation_input_tokens", {"type": "message", "stop_reason": None}, "usage"),
+    ("input_tokens", {}, "usage"),
+    ("output_tokens", {}, "usage"),
+    ("inputTokens", {"output": None}, "usage"),
+    ("outputTokens", {"output": None}, "usage"),
+    ("billed_units", {}, "usage"),
+    ("promptTokenCount", {}, "usageMetadata"),
+    ("candidatesTokenCount", {}, "usageMetadata"),
+    ("prompt_token_count", {}, "usage_metadata"),
+    ("candidates_token_count", {}, "usage_metadata"),
+    ("total_input_tokens", {"object": "interaction"}, "usage"),
+)
+
+
+def usage_from_response(body: object, *, dialect: str | None = None) -> Usage | None:
+    """What a whole response says that it used.
+
+    Args:
+        body: the JSON as bytes or text, the parsed mapping, the response object of a provider's SDK, or only
+            the usage object that is in one of these. A list is a streamed JSON array that was read to its end.
+        dialect: the name of a dialect, or None to find it out from the body.
+
+    Returns:
+        The usage, normalised, or None where the body reports none. Its parts may be unknown.
+
+    Raises:
+        ValueError: there is no dialect of this name.
+        TypeError: `body` is none of these.
+    """
+    make = None if dialect is None else factory(dialect)
+    events = [_with_usage(event) for event in _events_of(body)]
+    if not events:
+        return None
+    reader = (make or _dialect_of(events))(1)
+    for event in events:
+        reader.observe(None, event)
+    return reader.usage
+
+
+def _events_of(body: object) -> list[Mapping[str, Any]]:
+    """The objects that a body is; empty where it is something else than JSON objects."""
+    if isinstance(body, (bytes, bytearray, str)):
+        try:
+            body = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            logger.warning("a response is no JSON, so its usage is unknown: %s", error)
+            return []
+        return [mapping for event in items_of(body) or (body,) if (mapping := mapping_of(event))]
+    if isinstance(body, (list, tuple)):
+        return [payload for event in items_of(cast("object", body)) for payload in _dumped(event)]
+    payloads = _dumped(body)
+    if not payloads and not isinstance(body, Mapping):
+        msg = (
+            f"a response is bytes, a text, a mapping or an SDK's object, not {type(body).__name__}"
+        )
+        raise TypeError(msg)
+    return payloads
+
+
+def _dumped(body: object) -> list[Mapping[str, Any]]:
+    """The mapping that an object is or dumps itself as, if there is one with anything in it."""
+    found = event_of(body)
+    payload = mapping_of(found[1]) if found is not None else None
+    return [payload] if payload else []
+
+
+def _with_usage(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The event, or one made round it where it is a usage object alone."""
+    if detect(None, event) is None and "usage" not in event:
+        for field, around, place in _BARE:
+            if field in event:
+                return {**around, place: event}
+    return event
+
+
+def _dialect_of(events: list[Mapping[str, Any]]) -> DialectFactory:
+    for event in events:
+        found = detect(None, event)
+        if found is not None:
+            return found
+    return UNKNOWN

@@ -1,0 +1,84 @@
+"""The source of a stream: how it is iterated, and how it is closed.
+
+A source that was never started must be closed too: a wrapped httpx response that is only dropped never gives
+its connection back. An async generator cannot do that for what it reads from, since closing one that was never
+started runs none of it; hence the caller's `aclose`, which comes after the source's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from types import AsyncGeneratorType
+from typing import Any, TypeVar
+
+logger = logging.getLogger("earmark.streams")
+
+Close = Callable[[], object]
+"""Closes something: a plain function, or an async one."""
+
+T = TypeVar("T")
+
+
+def iterator_of(source: AsyncIterable[T]) -> AsyncIterator[T]:
+    """The iterator of a source.
+
+    Raises:
+        TypeError: it cannot be iterated with `async for`.
+    """
+    begin: Any = getattr(type(source), "__aiter__", None)
+    if begin is None:
+        msg = (
+            "a source is iterated with `async for`: an async generator, a response's aiter_raw(), an"
+            f" SDK's stream; not {type(source).__name__}"
+        )
+        raise TypeError(msg)
+    return source.__aiter__()
+
+
+def closers(source: object, iterator: object, aclose: Close | None) -> tuple[Close, ...]:
+    """What closes a source, in order: its iterator, the source itself, and what the caller gave."""
+    found: list[Close] = []
+    for thing in (iterator,) if iterator is source else (iterator, source):
+        close = getattr(thing, "aclose", None) or getattr(thing, "close", None)
+        if callable(close):
+            found.append(close)
+    if aclose is not None:
+        found.append(aclose)
+    return tuple(found)
+
+
+async def close_all(closing: tuple[Close, ...]) -> None:
+    """Close, each in turn, whatever the others do.
+
+    Raises:
+        Exception: the first error there was, after all have been called.
+    """
+    failure: Exception | None = None
+    for close in closing:
+        try:
+            result = close()
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:  # noqa: BLE001 - it is raised once the others have been closed
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+async def close_quietly(closing: tuple[Close, ...]) -> None:
+    """Close a source whose end has been told already: a failure is logged."""
+    try:
+        await close_all(closing)
+    except Exception:
+        logger.exception("a source could not be closed")
+
+
+def left_to_close(closing: tuple[Close, ...]) -> tuple[Close, ...]:
+    """What a dropped stream has to close: a generator is closed by its own loop when nobody holds it."""
+    return tuple(
+        close
+        for close in closing
+        if not isinstance(getattr(close, "__self__", None), AsyncGeneratorType)
+    )

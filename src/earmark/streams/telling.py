@@ -1,0 +1,114 @@
+"""Telling what was observed, once.
+
+A callback is the user's code: it may fail, be slow, or be cancelled, and the stream must not notice. An async
+one is out of reach of cancellation and waited for, within bounds. A finaliser has no loop to wait on and may run
+anywhere: it calls a plain callback, and hands an async one to the loop of the stream.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from earmark.streams.loops import Loop, current_loop, discard
+from earmark.streams.observed import Observed
+from earmark.streams.sources import Close, close_quietly
+
+logger = logging.getLogger("earmark.streams")
+
+OnComplete = Callable[[Observed], object]
+"""Takes what was observed: a plain function, or an async one."""
+
+
+class Teller:
+    """Calls one stream's callback.
+
+    Args:
+        on_complete: the callback.
+        on_drop: a plain one that is called in its place when the stream is dropped.
+        seconds: how long an async one is waited for.
+
+    Attributes:
+        loop: the loop of the stream, or None while it is not known.
+    """
+
+    __slots__ = ("_on_complete", "_on_drop", "loop", "seconds")
+
+    def __init__(self, on_complete: OnComplete, on_drop: OnComplete | None, seconds: float) -> None:
+        self._on_complete = on_complete
+        self._on_drop = on_drop
+        self.seconds = seconds
+        self.loop: Loop | None = current_loop()
+
+    async def tell(self, observed: Observed) -> None:
+        """Call it, and wait for it where it is async.
+
+        Raises:
+            BaseException: a cancellation that came while it was waited for.
+        """
+        result = _called(self._on_complete, observed)
+        if not inspect.isawaitable(result):
+            return
+        loop = current_loop()
+        if loop is None:
+            await result  # a loop that is neither asyncio's nor trio's: all that can be done
+        else:
+            await loop.finish(result, self.seconds)
+
+    def tell_dropped(self, observed: Observed) -> None:
+        """Call it from a finaliser."""
+        callback = self._on_complete if self._on_drop is None else self._on_drop
+        if _is_async(callback):
+            self._hand_over(partial(callback, observed))
+            return
+        result = _called(callback, observed)
+        if inspect.isawaitable(result) and not self._hand_over(lambda: result):
+            discard(result)
+
+    def close_dropped(self, closing: tuple[Close, ...]) -> None:
+        """Close a source from a finaliser: on its loop, and where there was none what can be closed without."""
+        if not closing:
+            return
+        if self.loop is not None:
+            try:
+                self.loop.hand_over(partial(close_quietly, closing))
+            except RuntimeError:
+                logger.debug("a dropped stream's source was not closed: its event loop is gone")
+            return
+        for close in closing:
+            if not _is_async(close):
+                _called(close)
+
+    def _hand_over(self, work: Callable[[], object]) -> bool:
+        """Have it done on the stream's loop; False, and a warning, where that cannot be."""
+        if self.loop is None:
+            logger.warning(
+                "a stream was dropped and its on_complete not called: it has no event loop"
+            )
+            return False
+        try:
+            self.loop.hand_over(work)
+        except RuntimeError:
+            logger.warning(
+                "a stream was dropped and its on_complete not called: its event loop is gone"
+            )
+            return False
+        return True
+
+
+def _called(function: Callable[..., object], *arguments: object) -> object:
+    """What it returns; None where it fails, which is logged."""
+    try:
+        return function(*arguments)
+    except Exception:
+        logger.exception("on_complete has failed; the stream goes on")
+        return None
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    """Whether calling it makes a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async
+    )

@@ -1,0 +1,191 @@
+"""Watching a stream pass by, and telling once what it used.
+
+The items go through untouched, in order, one at a time as they are asked for. What was seen is told exactly
+once, whichever way the stream ends: C41 was told twice (a finish chunk, then a usage chunk, then a close), C42 and
+C43 never (a client that leaves, a provider that fails). It is told before the consumer has the item that
+completes the end, so that whoever has seen the end finds the tokens already counted (B32).
+
+A class and not an async generator: a generator that was never started runs none of its code when it is closed
+or dropped, and one that is dropped is finished later, somewhere else. No scope and no timeout is open while an item
+is out or awaited: a cancelled `__anext__` ends many a client's stream for good.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import Final, TypeVar
+
+from earmark.streams.estimating import Estimate, with_estimate
+from earmark.streams.loops import current_loop, is_cancellation, shielded
+from earmark.streams.observed import Observed, ObservedStream, Outcome
+from earmark.streams.sources import (
+    Close,
+    close_all,
+    close_quietly,
+    closers,
+    iterator_of,
+    left_to_close,
+)
+from earmark.streams.telling import Teller
+from earmark.streams.watcher import Watcher
+
+T = TypeVar("T")
+
+# What keeps the next item from being asked for; None: nothing does.
+_NEW: Final = "new"
+_BUSY: Final = "busy"
+_CLOSED: Final = "closed"
+
+_CR: Final = 13  # as a number it is looked for several times as fast as as a piece of bytes
+
+
+class WatchedStream(ObservedStream[T]):
+    """Passes the items of a source on and shows each to a watcher.
+
+    Args:
+        source: what is iterated.
+        watcher: what each item is shown to.
+        teller: what is told, once.
+        estimate: asked for a usage where the provider's own last word did not arrive.
+        aclose: closes what the source reads from.
+    """
+
+    __slots__ = (
+        "_advance",
+        "_closing",
+        "_estimate",
+        "_gate",
+        "_items",
+        "_observed",
+        "_teller",
+        "_watcher",
+    )
+
+    def __init__(
+        self,
+        source: AsyncIterable[T],
+        watcher: Watcher,
+        teller: Teller,
+        estimate: Estimate | None,
+        aclose: Close | None,
+    ) -> None:
+        iterator = iterator_of(source)
+        self._advance = iterator.__anext__
+        self._closing = closers(source, iterator, aclose)
+        self._watcher = watcher
+        self._teller = teller
+        self._estimate = estimate
+        self._items = 0
+        self._observed: Observed | None = None
+        self._gate: str | None = _NEW
+
+    async def __anext__(self) -> T:
+        if self._gate is not None:
+            self._enter()
+        self._gate = _BUSY
+        try:
+            item = await self._advance()
+        except BaseException as error:
+            await self._stopped(error)
+            raise
+        self._items += 1
+        watcher = self._watcher
+        if (
+            isinstance(item, bytes)
+            and watcher.plain(item) is not None
+            and watcher.trigger(item) is None
+            and _CR not in item
+        ):
+            watcher.size += len(item)
+        elif self._observed is None and watcher.see(item):
+            await self._end_seen()
+        if self._gate is _BUSY:
+            self._gate = None
+        return item
+
+    async def aclose(self) -> None:
+        """Close the source; a stream that had not ended is told as closed."""
+        if self._gate is _CLOSED:
+            return
+        self._gate = _CLOSED
+        await self._end("closed", None, close_all)
+
+    @property
+    def observed(self) -> Observed:
+        """What was told, or a look."""
+        return self._observed or self._watcher.look("open", items=self._items)
+
+    def __del__(self) -> None:
+        if getattr(self, "_gate", _CLOSED) is not _CLOSED and not sys.is_finalizing():
+            self._dropped()
+
+    def _enter(self) -> None:
+        """The first item is asked for, or one that cannot be had."""
+        if self._gate is _CLOSED:
+            raise StopAsyncIteration
+        if self._gate is _BUSY:
+            msg = "another task is waiting for the next item of this stream"
+            raise RuntimeError(msg)
+        self._teller.loop = self._teller.loop or current_loop()
+
+    async def _end_seen(self) -> None:
+        """The item in hand completes the end of the stream: tell it before the consumer has it."""
+        try:
+            await self._complete(self._watcher.ending())
+        except BaseException:
+            self._gate = None
+            raise
+
+    async def _stopped(self, error: BaseException) -> None:
+        """The source has no further item, for the reason that it raised."""
+        self._gate = _CLOSED
+        if isinstance(error, GeneratorExit):
+            # Not a place to wait: whoever waited for the item is being collected.
+            self._dropped()
+            return
+        if isinstance(error, StopAsyncIteration):
+            await self._end(None, None, close_quietly)
+        elif is_cancellation(error):
+            await self._end("cancelled", None, close_quietly)
+        else:
+            await self._end("error", error, close_quietly)
+
+    async def _end(
+        self,
+        outcome: Outcome | None,
+        error: BaseException | None,
+        close: Callable[[tuple[Close, ...]], Awaitable[None]],
+    ) -> None:
+        """Tell the end, then close the source, both out of reach of cancellation, whichever comes in between."""
+        self._watcher.finish()
+        try:
+            await self._complete(outcome or self._watcher.ending(), error)
+        except GeneratorExit:
+            self._teller.close_dropped(left_to_close(self._closing))
+            raise
+        except BaseException:
+            await shielded(close_quietly(self._closing), self._teller.seconds)
+            raise
+        await shielded(close(self._closing), self._teller.seconds)
+
+    async def _complete(self, outcome: Outcome, error: BaseException | None = None) -> None:
+        observed = self._conclude(outcome, error)
+        if observed is not None:
+            await self._teller.tell(observed)
+
+    def _conclude(self, outcome: Outcome, error: BaseException | None = None) -> Observed | None:
+        """What is to be told, the first time; None afterwards."""
+        if self._observed is not None:
+            return None
+        seen = self._watcher.look(outcome, error, self._items)
+        self._observed = with_estimate(seen, self._estimate)
+        return self._observed
+
+    def _dropped(self) -> None:
+        """Nobody holds the stream any more. May run anywhere, and must not raise."""
+        self._watcher.finish()
+        observed = self._conclude("dropped")
+        if observed is not None:
+            self._teller.tell_dropped(observed)
+        self._teller.close_dropped(left_to_close(self._closing))

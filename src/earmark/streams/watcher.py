@@ -1,0 +1,263 @@
+"""From the items of a stream to what a dialect makes of them.
+
+Observing must not break the stream: whatever an item holds, nothing here raises. What cannot be read is logged,
+once per stream, and the next event is read as if nothing had been. Most items cannot matter, and whoever
+passes them on can know that without a call: see `plain` and `trigger`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from earmark.streams.dialect import Dialect, DialectFactory
+from earmark.streams.framing import Framing
+from earmark.streams.kept import RawEvent, salvage
+from earmark.streams.observed import Observed, Outcome
+from earmark.streams.payloads import event_of
+from earmark.streams.sse import PLAIN
+from earmark.streams.undecided import Undecided
+
+logger = logging.getLogger("earmark.streams")
+
+Search = Callable[[bytes], object]
+"""Looks at bytes; None where it finds nothing."""
+
+_plain_sse: Final = PLAIN.match
+_decode: Final = json.JSONDecoder().decode
+
+
+def _never(_: bytes) -> None:
+    """Find nothing."""
+
+
+def _always(_: bytes) -> bool:
+    """Find something in anything."""
+    return True
+
+
+class Watcher:
+    """Reads the items of one stream.
+
+    Args:
+        factory: makes the dialect, or None to find it out.
+        expected_choices: how many choices the request asked for.
+        max_event: the largest event that is read whole, in bytes.
+        count_text: whether the text is measured; then every event is parsed.
+
+    Attributes:
+        plain: an item of bytes without CR in which this finds something, and `trigger` nothing, need not be seen.
+        trigger: see `plain`.
+        dialect: the reader of the stream.
+        size: the bytes of the pieces of a body; whoever passes one on unseen adds its length.
+        text_length: the characters that the model generated; None where they are not measured.
+    """
+
+    __slots__ = (
+        "_complained",
+        "_direct",
+        "_expected",
+        "_framing",
+        "dialect",
+        "plain",
+        "size",
+        "text_length",
+        "trigger",
+    )
+
+    def __init__(
+        self,
+        factory: DialectFactory | None,
+        *,
+        expected_choices: int,
+        max_event: int,
+        count_text: bool,
+    ) -> None:
+        self._expected = expected_choices
+        self._framing = Framing(max_event)
+        self._complained = False
+        self.size = 0
+        self.text_length: int | None = 0 if count_text else None
+        self.plain: Search = _never
+        self._speak(Undecided() if factory is None else factory(expected_choices))
+
+    def see(self, item: Any) -> bool:  # noqa: ANN401 - an item is whatever a source gives
+        """Read one item. True once the event that ends the stream was seen."""
+        try:
+            # Not `isinstance`: of all items that are parsed these are the most, and the check costs the most.
+            if item.__class__ is dict and "data" not in item:
+                (self._direct or self._observe)(None, item)
+            elif isinstance(item, bytes):
+                self._see_bytes(item)
+            elif isinstance(item, str):
+                self._see_bytes(item.encode("utf-8", "surrogatepass"))
+            elif isinstance(item, bytearray):
+                self._see_bytes(bytes(item))
+            elif isinstance(item, memoryview):
+                self._see_bytes(item.tobytes())
+            else:
+                self._see_object(item)
+            ended = self.dialect.ended
+        except Exception:  # noqa: BLE001 - what reads must not harm who is read to
+            self._complain("an item could not be read", exc_info=True)
+            return False
+        return ended
+
+    def finish(self) -> None:
+        """Take in that no more items come."""
+        try:
+            self._read(self._framing.finish())
+            if isinstance(self.dialect, Undecided):
+                self.dialect.give_up()
+                self._decide(self.dialect)
+        except Exception:  # noqa: BLE001 - as in `see`
+            self._complain("the end of a stream could not be read", exc_info=True)
+
+    def look(
+        self, outcome: Outcome, error: BaseException | None = None, items: int = 0
+    ) -> Observed:
+        """What was seen so far."""
+        seen = Observed(
+            outcome, error=error, items=items, bytes=self.size, text_length=self.text_length
+        )
+        dialect = self.dialect
+        try:
+            return replace(
+                seen,
+                usage=dialect.usage,
+                authoritative=dialect.authoritative,
+                error=dialect.error if error is None else error,
+                dialect=dialect.name or None,
+            )
+        except Exception:  # noqa: BLE001 - as in `see`
+            self._complain("what a stream reported could not be read", exc_info=True)
+            return seen
+
+    def ending(self) -> Outcome:
+        """How a stream has ended that ended by itself."""
+        dialect = self.dialect
+        try:
+            if dialect.error is not None:
+                return "error"
+            if dialect.ended or dialect.finished:
+                return "end"
+        except Exception:  # noqa: BLE001 - as in `see`
+            self._complain("how a stream ended could not be read", exc_info=True)
+        return "truncated"
+
+    def _see_bytes(self, piece: bytes) -> None:
+        self.size += len(piece)
+        framing = self._framing
+        known = framing.kind
+        self._read(framing.feed(piece))
+        if framing.kind == "opaque" and known is None:
+            _warn_of_compression()
+        self.plain = _plain_sse if framing.kind == "sse" and framing.idle else _never
+
+    def _see_object(self, item: object) -> None:
+        found = event_of(item)
+        if found is None:
+            self._complain("an item of type %s holds no event", type(item).__name__)
+            return
+        name, payload = found
+        if isinstance(payload, str):
+            self._read([(name, payload.encode("utf-8", "surrogatepass"), None)])
+        else:
+            self._observe(name, payload)
+
+    def _read(self, events: list[RawEvent]) -> None:
+        """Read events up to the end of the stream: what comes after it says nothing, in the same piece or later."""
+        for name, data, tail in events:
+            if self.dialect.ended:
+                return
+            try:
+                if tail is None:
+                    self._read_whole(name, data)
+                elif (payload := salvage(name, data, tail)) is not None:
+                    self._observe(name, payload)
+            except (ValueError, RecursionError) as error:
+                self._complain("an event could not be read as JSON: %s", error)
+
+    def _read_whole(self, name: str | None, data: bytes) -> None:
+        """Read one event, unless its bytes say that it cannot matter."""
+        first = data[:1]
+        if first in b" \t\n":
+            first = data.lstrip()[:1]
+        if first == b"{":
+            if name == "error" or self.trigger(data) is not None:
+                self._observe(name, _decode(data.decode("utf-8", "replace")))
+            return
+        text = data.decode("utf-8", "replace")
+        values = _array(text) if first == b"[" else None
+        if values is not None:
+            for value in values:
+                self._observe(name, value)
+        elif first:
+            self._observe_text(name, text)
+
+    def _observe(self, name: str | None, payload: Mapping[str, Any]) -> None:
+        dialect = self.dialect
+        try:
+            dialect.observe(name, payload)
+            if self.text_length is not None:
+                self.text_length += dialect.text_length(name, payload)
+        except Exception:  # noqa: BLE001 - a dialect may be the user's own
+            self._complain("%s failed on an event", dialect.name, exc_info=True)
+        if type(dialect) is Undecided:
+            self._decide(dialect)
+
+    def _observe_text(self, name: str | None, text: str) -> None:
+        dialect = self.dialect
+        try:
+            dialect.observe_text(name, text)
+        except Exception:  # noqa: BLE001 - as in `_observe`
+            self._complain("%s failed on an event", dialect.name, exc_info=True)
+        if type(dialect) is Undecided:
+            self._decide(dialect)
+
+    def _decide(self, undecided: Undecided) -> None:
+        """Go on in the dialect that was found, if one was."""
+        if undecided.found is None:
+            return
+        self._speak(undecided.found(self._expected))
+        length = undecided.replay(self.dialect)
+        if self.text_length is not None:
+            self.text_length += length
+
+    def _speak(self, dialect: Dialect) -> None:
+        """From now on this reads the stream."""
+        self.dialect = dialect
+        measured = self.text_length is not None
+        self.trigger: Search = _always if measured else dialect.trigger.search
+        # Where nothing else is to be done with an event, it goes to the dialect directly.
+        self._direct = None if measured or type(dialect) is Undecided else dialect.observe
+
+    def _complain(self, message: str, *details: object, exc_info: bool = False) -> None:
+        """Log the first thing that could not be read: a broken stream may have thousands."""
+        if not self._complained:
+            self._complained = True
+            message += "; further ones of this stream are not reported"
+            logger.warning(message, *details, exc_info=exc_info)
+
+
+def _array(text: str) -> list[Mapping[str, Any]] | None:
+    """The objects in an array; None for `[DONE]`, which begins like one."""
+    try:
+        values: object = _decode(text)
+    except ValueError:
+        return None
+    return [
+        cast("Mapping[str, Any]", value)
+        for value in cast("list[object]", values)
+        if isinstance(value, dict)
+    ]
+
+
+def _warn_of_compression() -> None:
+    logger.warning(
+        "a stream is compressed, or binary, and passes through unobserved: its usage stays unknown;"
+        " ask the upstream for it uncompressed with the request header 'Accept-Encoding: identity'"
+    )

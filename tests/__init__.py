@@ -1,0 +1,1 @@
+"""The tests are a package, so that they find their helpers by the name `tests.…` whatever else is installed."""

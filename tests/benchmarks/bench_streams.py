@@ -1,0 +1,135 @@
+"""What observing a stream costs per item, over iterating the bare async generator and a pass-through class.
+
+    python tests/benchmarks/bench_streams.py [--chunks 10000] [--rounds 15]
+
+Every round measures every case, so that a busy machine slows them alike; each figure is the smallest of the
+rounds. The second table takes a stream ten times as long: the cost per item must not grow with the length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+from earmark.streams import Observed, observe_stream
+from earmark.usage import Usage
+
+# The most that an item may cost more than in the bare generator, in microseconds.
+TARGETS: Final = {"bytes": 3.0, "mappings": 2.0, "estimated": 10.0}
+
+Wrap = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
+
+
+class PassThrough:
+    """The least that a wrapper in form of a class can be."""
+
+    def __init__(self, source: AsyncIterator[Any]) -> None:
+        self._advance = source.__anext__
+
+    def __aiter__(self) -> PassThrough:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._advance()
+
+
+def chunk(number: int) -> dict[str, Any]:
+    """A chunk of a chat completion as OpenAI sends it with `include_usage`, about 250 bytes."""
+    delta = {"content": f" word{number % 1000}"}
+    return {
+        "id": "chatcmpl-C2P2HtMJhPkWjQ2adKerkdVilXmRL",
+        "object": "chat.completion.chunk",
+        "created": 1754688929,
+        "model": "gpt-4o-2024-08-06",
+        "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}],
+        "usage": None,
+    }
+
+
+def as_sse(payload: dict[str, Any]) -> bytes:
+    """One event in the bytes of a body."""
+    return b"data: " + json.dumps(payload, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def source(items: Sequence[Any]) -> AsyncIterator[Any]:
+    """The bare generator."""
+    for item in items:
+        yield item
+
+
+def nothing(_: Observed) -> None:
+    """What is done at the end is not what is measured."""
+
+
+def guess(observed: Observed) -> Usage:
+    """An estimator: four characters to a token."""
+    return Usage(input_tokens=10, output_tokens=(observed.text_length or 0) // 4)
+
+
+def cases(count: int) -> dict[str, tuple[Sequence[Any], Wrap]]:
+    """The items and the wrapper of each case."""
+    payloads = [chunk(number) for number in range(count)]
+    body = [as_sse(payload) for payload in payloads]
+    return {
+        "bytes": (body, lambda items: observe_stream(items, on_complete=nothing)),
+        "mappings": (payloads, lambda items: observe_stream(items, on_complete=nothing)),
+        "estimated": (
+            body,
+            lambda items: observe_stream(items, on_complete=nothing, estimate=guess),
+        ),
+    }
+
+
+async def once(items: Sequence[Any], wrap: Wrap) -> float:
+    """Microseconds per item."""
+    stream = wrap(source(items))
+    begin = time.perf_counter()
+    async for _ in stream:
+        pass
+    return (time.perf_counter() - begin) / len(items) * 1e6
+
+
+async def measure(count: int, rounds: int) -> dict[str, tuple[float, float, float]]:
+    """For each case: bare, through the pass-through class, observed."""
+    table = cases(count)
+    best = dict.fromkeys(table, (float("inf"),) * 3)
+    for _ in range(rounds):
+        for name, (items, wrap) in table.items():
+            row = (
+                await once(items, lambda bare: bare),
+                await once(items, PassThrough),
+                await once(items, wrap),
+            )
+            best[name] = tuple(map(min, best[name], row))  # type: ignore[assignment]
+    return best  # type: ignore[return-value]
+
+
+def report(count: int, figures: dict[str, tuple[float, float, float]]) -> None:
+    """Print a table."""
+    print(f"{count} items a stream; microseconds per item")
+    print(f"{'':12}{'bare':>8}{'class':>8}{'observed':>10}{'over bare':>11}{'target':>8}")
+    for name, (bare, through, observed) in figures.items():
+        over = observed - bare
+        print(
+            f"{name:12}{bare:8.2f}{through:8.2f}{observed:10.2f}{over:11.2f}{TARGETS[name]:8.1f}"
+            f"   {observed / through:.1f} times the class"
+        )
+    print()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--chunks", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    for count, rounds in ((options.chunks, options.rounds), (options.chunks * 10, 3)):
+        report(count, asyncio.run(measure(count, rounds)))
+
+
+if __name__ == "__main__":
+    main()

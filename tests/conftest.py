@@ -1,0 +1,86 @@
+"""What all tests share: both event loops, the profile of the random tests, the recordings, the closing report.
+
+Every async test runs on asyncio and on trio, since a library that promises both is wrong on the one that nobody
+ran. Recorded provider streams are no part of the project: tests that want them say so by the `recordings` fixture.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests import reached
+from tests.scale import FACTORS, PROFILE, examples
+
+# No deadline and no "too slow": a shared machine's pauses are no fault of the code under test.
+for _profile in FACTORS:
+    settings.register_profile(
+        _profile,
+        max_examples=examples(100, _profile),
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+# CI starts from nothing, so that it cannot pass, or fail, for what an earlier run left behind.
+settings.register_profile("ci", settings.get_profile("ci"), database=None)
+settings.load_profile(PROFILE)
+
+ROOT: Final = Path(__file__).parent.parent
+
+_REACHED: Final = pytest.StashKey[reached.Totals]()
+
+
+# As wide as a module: hypothesis refuses a fixture that is made anew for each test but not for each example.
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Each async test runs once on asyncio and once on trio."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def recordings() -> Path:
+    """The folder of recorded provider streams: EARMARK_RECORDINGS, or ../shared/streams beside the checkout."""
+    named = os.environ.get("EARMARK_RECORDINGS")
+    folder = Path(named) if named else ROOT.parent / "shared" / "streams"
+    if folder.is_dir():
+        return folder
+    if named:
+        pytest.fail(f"EARMARK_RECORDINGS names no folder: {named}")
+    return pytest.skip("no recordings on this machine: set EARMARK_RECORDINGS")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that prints the report collects what the others send."""
+    config.stash[_REACHED] = {}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Add what this process reached, or send it to the process that prints."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is None:
+        reached.add(session.config.stash[_REACHED], reached.totals())
+    else:
+        output["reached"] = reached.totals()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take in what a worker of xdist reached; one that crashed sends nothing."""
+    output = getattr(node, "workeroutput", {})
+    reached.add(node.config.stash[_REACHED], output.get("reached", {}))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print what the random tests reached."""
+    lines = list(reached.lines(config.stash[_REACHED]))
+    if lines:
+        terminalreporter.section("what the random tests reached")
+        for line in lines:
+            terminalreporter.line(line)

@@ -1,0 +1,257 @@
+"""Every dialect reads its own streams: usage, finality, reasons and ending, whatever way the events come in."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from earmark.streams import observe_stream
+from earmark.streams.detect import UNKNOWN, detect, factory
+from earmark.streams.dialect import Dialect
+from earmark.usage import Usage
+from tests.scale import examples
+from tests.streams.bodies import ALL, STREAMS
+from tests.streams.bodies.chunks import bare, chat, counts
+from tests.streams.bodies.shape import DONE, Event, Stream
+from tests.streams.toys import Told, cut, generate
+
+by_name = pytest.mark.parametrize("stream", ALL, ids=lambda stream: stream.name)
+
+
+def read(dialect: Dialect, events: Iterable[Event], *, skipping: bool = False) -> Dialect:
+    """The dialect after these events; with `skipping` without those that cannot matter."""
+    for event, data in events:
+        if isinstance(data, str):
+            dialect.observe_text(event, data)
+        elif not skipping or event == "error" or dialect.trigger.search(_raw(data)):
+            dialect.observe(event, data)
+    return dialect
+
+
+def _raw(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, default=lambda raw: raw.decode()).encode()
+
+
+def outcome(dialect: Dialect) -> str:
+    """How a source that stops now has ended."""
+    if dialect.error is not None:
+        return "error"
+    return "end" if dialect.finished else "truncated"
+
+
+def said(dialect: Dialect) -> tuple[Usage | None, bool, str, Mapping[int, str]]:
+    """What a dialect makes of a stream."""
+    reasons: Mapping[int, str] = getattr(dialect, "reasons")  # noqa: B009 - the protocol has no reasons
+    return dialect.usage, dialect.authoritative, outcome(dialect), reasons
+
+
+def expected(stream: Stream) -> tuple[Usage | None, bool, str, Mapping[int, str]]:
+    """What is true of a stream."""
+    return stream.usage, stream.authoritative, stream.outcome, stream.reasons
+
+
+def found(stream: Stream) -> str:
+    """The dialect that the events lead to."""
+    makers = (detect(event, data) for event, data in stream.events)
+    return next((maker for maker in makers if maker is not None), UNKNOWN)(1).name
+
+
+@by_name
+def test_each_stream_is_read_by_the_rules_of_its_dialect(stream: Stream) -> None:
+    """B33, B37, B38, C38, C39, C40, C46: reports are combined as the provider means them."""
+    assert said(read(factory(stream.dialect)(stream.n), stream.events)) == expected(stream)
+
+
+@by_name
+def test_what_the_trigger_skips_cannot_matter(stream: Stream) -> None:
+    """An event in whose bytes the trigger finds nothing changes nothing that is read from the stream."""
+    dialect = factory(stream.dialect)(stream.n)
+    assert said(read(dialect, stream.events, skipping=True)) == expected(stream)
+
+
+@by_name
+def test_the_dialect_is_found_out(stream: Stream) -> None:
+    """The first events that say anything lead to the right dialect."""
+    assert found(stream) == stream.dialect
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.name)
+def test_the_end_is_never_seen_before_the_final_report(stream: Stream) -> None:
+    """B32: who completes at the event that ends the stream has the final usage by then."""
+    dialect = factory(stream.dialect)(stream.n)
+    for event in stream.events:
+        read(dialect, [event])
+        if dialect.ended:
+            assert (dialect.usage, dialect.authoritative) == (stream.usage, stream.authoritative)
+
+
+async def observe(stream: Stream, items: Iterable[Any], dialect: str | None) -> tuple[Any, ...]:
+    """What an observer tells about a stream that comes in these items, which pass through untouched."""
+    told = Told()
+    given = list(items)
+    wrapped = observe_stream(
+        generate(given), on_complete=told, dialect=dialect, expected_choices=stream.n
+    )
+    out = [item async for item in wrapped]
+    assert len(out) == len(given)
+    assert all(one is other for one, other in zip(out, given, strict=True))
+    observed = told.only
+    return observed.usage, observed.authoritative, observed.outcome
+
+
+def has_bytes(stream: Stream) -> bool:
+    """Whether the payloads hold bytes, which no JSON has."""
+    return any(
+        isinstance(payload.get("chunk", {}).get("bytes"), bytes) for payload in stream.payloads()
+    )
+
+
+@pytest.mark.parametrize("dialect", ["found", "named"])
+@pytest.mark.anyio
+@by_name
+async def test_any_cutting_of_the_bytes_gives_the_same(stream: Stream, dialect: str) -> None:
+    """Whole, byte by byte or cut anywhere, in any framing: the observation is that of the events."""
+    if has_bytes(stream):
+        bodies = []
+    elif all(isinstance(data, dict) and name is None for name, data in stream.events):
+        bodies = [stream.sse(), stream.sse("\r\n"), stream.ndjson(), stream.array()]
+    else:
+        bodies = [stream.sse(), stream.sse("\r\n"), stream.sse("\r")]
+    name = stream.dialect if dialect == "named" else None
+    rng = random.Random(stream.name)
+    for body in bodies:
+        cuts = [[], range(len(body))]
+        cuts += [
+            [rng.randrange(len(body)) for _ in range(rng.randrange(9))] for _ in range(examples(4))
+        ]
+        for places in cuts:
+            pieces = cut(body, places)
+            assert await observe(stream, pieces, name) == expected(stream)[:3], pieces
+    if not bodies:
+        assert await observe(stream, stream.payloads(), name) == expected(stream)[:3]
+
+
+@pytest.mark.anyio
+@by_name
+async def test_parsed_payloads_give_the_same(stream: Stream) -> None:
+    """An SDK's events have neither names nor `[DONE]`: what they can tell, they tell alike."""
+    payloads = stream.payloads()
+    usage, authoritative, ending = await observe(stream, payloads, stream.dialect)
+    assert (usage, authoritative) == expected(stream)[:2]
+    if not ONLY_IN_NAMES.search(stream.name):
+        assert ending == stream.outcome
+
+
+def test_an_unknown_stream_follows_the_largest_total() -> None:
+    """B33: several reports are never added up; who only has OpenAI's shape is taken at the most it said."""
+    events = [
+        chat("a", usage=counts(10, 1)),
+        chat("b", usage=counts(10, 20)),
+        chat(finish="stop", usage=counts(10, 5)),
+        DONE,
+    ]
+    assert read(UNKNOWN(1), events).usage == Usage(10, 20, reported_total=30)
+    assert read(factory("openai")(1), events).usage == Usage(10, 5, reported_total=15)
+
+
+def test_equal_reports_keep_what_the_fuller_one_knows() -> None:
+    """A copy of the report without its details does not make what was known unknown."""
+    events = [chat(finish="stop", usage=counts(10, 5, prompt_tokens_details={"cached_tokens": 3}))]
+    events += [bare(counts(10, 5)), DONE]
+    assert read(UNKNOWN(1), events).usage == Usage(10, 5, 3, reported_total=15)
+
+
+# Endings that only text, or the name of an event, tells of.
+ONLY_IN_NAMES = re.compile(
+    r"replicate|nothing but the end|names itself in text|n = 2, one choice finished|zero for what is to come"
+)
+
+
+TEXTS = {
+    "openai": (chat("four"), 4),
+    "openai, reasoning under two names": (
+        (None, {"choices": [{"delta": {"reasoning": "abc", "reasoning_content": "abc"}}]}),
+        3,
+    ),
+    "openai, a tool's arguments": (
+        (None, {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": '{"a":1}'}}]}}]}),
+        7,
+    ),
+    "openai-compatible": (
+        (None, {"choices": [{"delta": {"content": "b"}, "message": {"content": "ab"}}]}),
+        1,
+    ),
+    "openai, legacy": ((None, {"choices": [{"text": "abc"}]}), 3),
+    "openai, parts": ((None, {"choices": [{"delta": {"content": [{"text": "ab"}]}}]}), 2),
+    "openai-responses": ((None, {"type": "response.output_text.delta", "delta": "abc"}), 3),
+    "openai-responses, audio": ((None, {"type": "response.audio.delta", "delta": "AAAA"}), 0),
+    "openai-assistants": (
+        (
+            None,
+            {
+                "object": "thread.message.delta",
+                "delta": {"content": [{"type": "text", "text": {"value": "abc"}}]},
+            },
+        ),
+        3,
+    ),
+    "anthropic": ((None, {"delta": {"type": "text_delta", "text": "abc"}}), 3),
+    "anthropic, thinking": ((None, {"delta": {"thinking": "abcd"}}), 4),
+    "anthropic, a tool's input": ((None, {"delta": {"partial_json": '{"a"'}}), 4),
+    "anthropic, legacy": ((None, {"type": "completion", "completion": "ab"}), 2),
+    "gemini": (
+        (None, {"candidates": [{"content": {"parts": [{"text": "ab"}, {"text": "c"}]}}]}),
+        3,
+    ),
+    "gemini-interactions": ((None, {"delta": {"text": "abc"}}), 3),
+    "bedrock": ((None, {"contentBlockDelta": {"delta": {"text": "abc"}}}), 3),
+    "bedrock, wrapped": ((None, {"chunk": {"type": "x", "delta": {"text": "ab"}}}), 2),
+    "cohere": ((None, {"delta": {"message": {"content": {"text": "abc"}}}}), 3),
+    "ollama": ((None, {"message": {"content": "ab", "thinking": "c"}, "done": False}), 3),
+    "watsonx": ((None, {"results": [{"generated_text": "abc"}]}), 3),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_the_text_that_a_model_generated_is_measured(case: str) -> None:
+    """Reasoning and tool arguments are output as well, and are counted once."""
+    (event, payload), length = TEXTS[case]
+    assert not isinstance(payload, str)
+    assert factory(case.partition(",")[0])(1).text_length(event, payload) == length
+
+
+@by_name
+def test_an_error_body_is_no_output(stream: Stream) -> None:
+    """C44: the text of an error is never measured as generated."""
+    for event, payload in stream.events:
+        if (
+            isinstance(payload, dict)
+            and payload.keys() & {"error", "errors"}
+            and "choices" not in payload
+        ):
+            assert factory(stream.dialect)(1).text_length(event, payload) == 0
+
+
+@pytest.mark.parametrize(
+    ("event", "only"),
+    [
+        (bare(counts(1, 2)), True),
+        (bare(counts(1, 2), service_tier="default"), True),
+        (bare(), False),
+        (bare(None), False),
+        (chat(usage=counts(1, 2)), False),
+        (bare(counts(1, 2), error={"message": "no"}), False),
+        ((None, {"usage": counts(1, 2)}), False),
+    ],
+)
+def test_only_the_chunk_that_was_asked_for_is_the_usage_alone(event: Event, *, only: bool) -> None:
+    """B64: what may be hidden is the chunk without choices that has a report, and no other."""
+    name, payload = event
+    assert not isinstance(payload, str)
+    assert factory("openai")(1).only_usage(name, payload) is only
+    assert factory("anthropic")(1).only_usage(name, payload) is False

@@ -1,0 +1,230 @@
+"""Whatever is sent, a dialect neither raises nor grows, and what it tells stays within its own rules.
+
+Observing must not break the stream. The events of the hand-written streams are mutated: values replaced by hostile
+ones, members removed, renamed, doubled or taken from other events; and each dialect reads them all, its own or
+not. A second test makes JSON out of nothing but the names that the dialects know.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from earmark.streams.asking import ask_for_usage
+from earmark.streams.detect import UNKNOWN, detect, factory
+from earmark.streams.dialect import Dialect
+from earmark.streams.reader import MAX_CHOICES
+from earmark.streams.response import usage_from_response
+from earmark.usage import Usage
+from tests.reached import Reached
+from tests.scale import examples
+from tests.streams.bodies import ALL
+
+NAMES = (
+    "openai",
+    "openai-compatible",
+    "openai-responses",
+    "openai-assistants",
+    "anthropic",
+    "gemini",
+    "gemini-interactions",
+    "bedrock",
+    "cohere",
+    "ollama",
+    "watsonx",
+    "replicate",
+)
+EVENTS = [(stream.dialect, event, data) for stream in ALL for event, data in stream.events]
+PAYLOADS = [data for _, _, data in EVENTS if not isinstance(data, str)]
+NESTED: Any = json.loads("[" * 200 + "]" * 200)
+HOSTILE: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    7,
+    2**53 - 1,
+    2**53,
+    10**30,
+    -(10**30),
+    10**5000,
+    0.0,
+    1.5,
+    -0.0,
+    math.nan,
+    math.inf,
+    "",
+    "12",
+    "null",
+    "stop",
+    "\ud800",
+    "x" * 2000,
+    [],
+    {},
+    [None],
+    [[]],
+    [{}],
+    {"": None},
+    {"usage": {"prompt_tokens": 3, "completion_tokens": 4}},
+    NESTED,
+    b"bytes",
+)
+
+
+def mutated(value: Any, rng: random.Random, depth: int = 0) -> Any:
+    """The value with one thing changed somewhere in it; the original stays as it is."""
+    if depth > 8 or rng.random() < 0.15 or not isinstance(value, (dict, list)) or not value:
+        return rng.choice(HOSTILE) if rng.random() < 0.7 else rng.choice(PAYLOADS)
+    if isinstance(value, list):
+        at = rng.randrange(len(value))
+        items = list(value)
+        how = rng.random()
+        if how < 0.1:
+            del items[at]
+        elif how < 0.2:
+            items.append(items[at])
+        else:
+            items[at] = mutated(items[at], rng, depth + 1)
+        return items
+    members = dict(value)
+    name = rng.choice(list(members))
+    how = rng.random()
+    if how < 0.07:
+        del members[name]
+    elif how < 0.14:
+        members[rng.choice(list(rng.choice(PAYLOADS)) or [name])] = members.pop(name)
+    elif how < 0.2:
+        members.update(rng.choice(PAYLOADS))
+    else:
+        members[name] = mutated(members[name], rng, depth + 1)
+    return members
+
+
+def check(dialect: Dialect) -> None:
+    """What holds of a dialect whatever it has read."""
+    usage = dialect.usage
+    assert type(usage) in (Usage, type(None))
+    assert not (dialect.authoritative and usage is None)
+    assert dialect.finished or not dialect.ended
+    assert dialect.error is None or 0 < len(dialect.error) <= 500
+    reasons: Mapping[int, str] = getattr(dialect, "reasons")  # noqa: B009 - the protocol has no reasons
+    assert len(reasons) <= MAX_CHOICES
+    assert {type(reason) for reason in reasons.values()} <= {str}
+    assert all(reasons.values())
+
+
+def observe(dialect: Dialect, event: str | None, data: Any) -> None:
+    """Hand an event over as an observer does, and ask for all that may be asked."""
+    if isinstance(data, dict):
+        dialect.observe(event, data)
+        assert dialect.text_length(event, data) >= 0
+        assert dialect.only_usage(event, data) in (True, False)
+    else:
+        dialect.observe_text(event, data if isinstance(data, str) else repr(type(data)))
+
+
+PER_EXAMPLE = 200
+reached = Reached("mutated events")
+
+
+@settings(max_examples=examples(1000))
+@given(st.integers(0, 2**64 - 1))
+def _mutate(seed: int) -> None:
+    """Mutate the streams, and read them with their own dialects and with others."""
+    rng = random.Random(seed)
+    done = 0
+    while done < PER_EXAMPLE:
+        stream = rng.choice(ALL)
+        name = stream.dialect if rng.random() < 0.7 else rng.choice(NAMES)
+        dialect = factory(name)(rng.choice((1, 1, 2, 3)))
+        marks = {name}
+        for event, data in stream.events:
+            changed: Any = data
+            if not isinstance(data, str) and rng.random() < 0.9:
+                changed = mutated(data, rng)
+                done += 1
+            heading = (
+                rng.choice((event, None, "error", "done", "x")) if rng.random() < 0.1 else event
+            )
+            made = detect(heading, changed) if isinstance(changed, (dict, str)) else None
+            assert made is None or made(1).name in NAMES
+            observe(dialect, heading, changed)
+        check(dialect)
+        marks.update(word for word in ("usage", "authoritative", "error") if getattr(dialect, word))
+        reached.history(marks)
+    reached.count("events", done)
+
+
+def test_mutated_events_never_raise(caplog: pytest.LogCaptureFixture) -> None:
+    """At least 200,000 mutated events (under the default profile): no exception, and rules that hold."""
+    caplog.set_level(logging.CRITICAL)
+    _mutate()
+    reached.require(0.01, {*NAMES, "usage", "authoritative", "error"})
+    assert reached.sums["events"] >= examples(1000) * PER_EXAMPLE
+
+
+WORDS = st.sampled_from(
+    sorted(
+        {name for payload in PAYLOADS for name in payload}
+        | {"usage", "prompt_tokens", "completion_tokens", "total_tokens", "input_tokens"}
+        | {"output_tokens", "iterations", "finish_reason", "index", "delta", "message", "status"}
+        | {"promptTokenCount", "candidatesTokenCount", "inputTokens", "outputTokens", "bytes"}
+    )
+)
+# Without the integer that has no text: hypothesis prints what it draws.
+JSON_VALUES = [value for value in HOSTILE if value != 10**5000 and not isinstance(value, bytes)]
+JSON = st.recursive(
+    st.sampled_from(JSON_VALUES) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+OBJECTS = st.dictionaries(WORDS, JSON, max_size=5)
+EVENT_NAMES = st.sampled_from(
+    [None, "error", "done", "message_delta", "response.completed", "output"]
+)
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(st.tuples(EVENT_NAMES, OBJECTS), max_size=4))
+def test_any_json_at_all_never_raises(events: list[tuple[str | None, dict[str, Any]]]) -> None:
+    """Every dialect, and everything else that reads JSON, takes any object."""
+    for name in NAMES:
+        dialect = factory(name)(2)
+        for event, payload in events:
+            observe(dialect, event, payload)
+            check(dialect)
+    for event, payload in events:
+        detect(event, payload)
+        usage_from_response(payload)
+        ask_for_usage({"stream": True, "messages": [], **payload})
+
+
+@settings(max_examples=examples(300))
+@given(st.binary(max_size=40) | OBJECTS.map(lambda value: json.dumps(value)[:200].encode()))
+def test_bytes_that_are_no_json_never_raise(body: bytes) -> None:
+    """A body that is broken has no usage, and is not changed."""
+    assert usage_from_response(body) is None or isinstance(usage_from_response(body), Usage)
+    assert ask_for_usage(body) == body
+
+
+def test_a_stream_without_end_keeps_nothing_of_it() -> None:
+    """The reports of a million choices, and a million reports of one, take no more room than a few."""
+    dialect = UNKNOWN(1)
+    for index in range(MAX_CHOICES * 3):
+        usage = {"prompt_tokens": 1, "completion_tokens": index}
+        choice = {"index": index, "finish_reason": "stop", "delta": {}, "usage": usage}
+        dialect.observe(None, {"choices": [choice]})
+    check(dialect)
+    total = dialect.usage
+    assert total is not None
+    assert total.output_tokens == sum(range(MAX_CHOICES))

@@ -1,0 +1,141 @@
+"""Sources, callbacks and a dialect of the tests' own: what a stream is made of, without any provider."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import anyio
+
+from earmark.streams import Observed
+from earmark.usage import Usage
+
+
+class Toy:
+    """A dialect: `usage` reports, `[DONE]` ends, `enough` means that the source may stop, `say` is text."""
+
+    name: ClassVar[str] = "toy"
+    trigger: ClassVar[re.Pattern[bytes]] = re.compile(rb'"(?:usage|enough|error)"')
+
+    def __init__(self, expected_choices: int = 1) -> None:
+        self.expected_choices = expected_choices
+        self.usage: Usage | None = None
+        self.authoritative = False
+        self.ended = False
+        self.finished = False
+        self.error: str | None = None
+        self.parsed = 0
+
+    def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
+        self.parsed += 1
+        report = payload.get("usage")
+        if isinstance(report, Mapping):
+            self.usage = Usage(report.get("in"), report.get("out"))
+            self.authoritative = "out" in report
+        if "enough" in payload:
+            self.finished = True
+        if event == "error" or "error" in payload:
+            self.error = str(payload.get("error", payload))
+
+    def observe_text(self, event: str | None, data: str) -> None:
+        if event == "error":
+            self.error = data
+        elif data == "[DONE]":
+            self.ended = self.finished = True
+
+    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
+        return len(payload.get("say", ""))
+
+    def only_usage(self, event: str | None, payload: Mapping[str, Any]) -> bool:
+        return payload.keys() == {"usage"}
+
+
+def sse(payload: Mapping[str, Any] | str) -> bytes:
+    """One event in the bytes of a body."""
+    data = payload if isinstance(payload, str) else json.dumps(payload)
+    return f"data: {data}\n\n".encode()
+
+
+SAY = sse({"say": "hello"})
+USAGE = sse({"usage": {"in": 9, "out": 3}})
+DONE = sse("[DONE]")
+
+
+def cut(body: bytes, places: Iterable[int]) -> list[bytes]:
+    """The pieces of a body that is cut at these places."""
+    marks = [0, *sorted(place % (len(body) + 1) for place in places), len(body)]
+    return [body[start:end] for start, end in zip(marks, marks[1:], strict=False)]
+
+
+async def generate(items: Iterable[Any]) -> AsyncIterator[Any]:
+    """The plainest source."""
+    for item in items:
+        yield item
+
+
+class Source:
+    """A source that keeps a record of how it was used, and ends as it is told to.
+
+    Args:
+        items: what it gives.
+        ending: what it does after the last item: stop, raise this error, or wait for ever.
+        hooks: called before the item of that index is given.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Any],
+        ending: BaseException | str = "stop",
+        hooks: Mapping[int, Callable[[], object]] | None = None,
+    ) -> None:
+        self.items = list(items)
+        self.ending = ending
+        self.hooks = dict(hooks or {})
+        self.given = 0
+        self.closed = 0
+        self.waiting = anyio.Event()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self.given in self.hooks:
+            self.hooks[self.given]()
+        if self.given < len(self.items):
+            item = self.items[self.given]
+            self.given += 1
+            return item
+        if isinstance(self.ending, BaseException):
+            raise self.ending
+        if self.ending == "wait":
+            self.waiting.set()
+            await anyio.sleep_forever()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+class Told(list[Observed]):
+    """A plain on_complete that remembers what it was told."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, observed: Observed) -> None:
+        self.append(observed)
+
+    @property
+    def only(self) -> Observed:
+        """What was told, exactly once."""
+        assert len(self) == 1, f"told {len(self)} times: {list(self)}"
+        return self[0]
+
+
+class ToldLater(Told):
+    """The same as an async function, which waits a little first."""
+
+    async def __call__(self, observed: Observed) -> None:  # type: ignore[override]
+        await anyio.lowlevel.checkpoint()
+        self.append(observed)

@@ -1,0 +1,153 @@
+"""What the documents show is true: every Python snippet and every example runs, every link leads somewhere.
+
+A snippet runs as a reader would paste it: a script of its own, warnings being errors. It may `await` at its top
+level. One that goes on where the one before it stopped has `<!-- continues -->` on a line above it, and runs after
+that one in the same script. A code block that is no Python has another word than `python` after its fence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+DOCUMENTS: Final = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+)
+EXAMPLES: Final = sorted((ROOT / "examples").glob("*.py"))
+
+FENCE: Final = re.compile(
+    r"^(?P<indent> *)(?P<fence>```+)(?P<word>[\w-]*)[^\n`]*\n(?P<body>.*?)^(?P=indent)(?P=fence) *$",
+    re.MULTILINE | re.DOTALL,
+)
+CONTINUES: Final = "<!-- continues -->"
+
+# Runs the snippets of one script in one namespace, on one event loop where they await. Each keeps its place in the
+# document, so that a traceback names the document's own line.
+RUNNER: Final = """
+import ast, asyncio, inspect, sys
+document, *snippets = sys.argv[1:]
+namespace = {"__name__": "__main__"}
+with asyncio.Runner() as runner:
+    for snippet in snippets:
+        code = compile(snippet, document, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        coroutine = eval(code, namespace)
+        if inspect.iscoroutine(coroutine):
+            runner.run(coroutine)
+"""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A snippet of a document and those that continue it."""
+
+    document: Path
+    line: int
+    snippets: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def scripts(document: Path) -> Iterator[Script]:
+    """The scripts of a document, in order."""
+    text = document.read_text(encoding="utf-8")
+    script: Script | None = None
+    after = 0
+    for block in FENCE.finditer(text):
+        between, after = text[after : block.start()], block.end()
+        if block["word"] not in {"python", "py"}:
+            continue
+        above = text.count("\n", 0, block.start("body"))
+        body = "".join(
+            line.removeprefix(block["indent"]) for line in block["body"].splitlines(keepends=True)
+        )
+        snippet = "\n" * above + body
+        if between.rstrip().endswith(CONTINUES):
+            assert script is not None, f"{document}: {CONTINUES} above the first snippet"
+            script = Script(document, script.line, (*script.snippets, snippet))
+            continue
+        if script is not None:
+            yield script
+        script = Script(document, above + 1, (snippet,))
+    if script is not None:
+        yield script
+
+
+SCRIPTS: Final = [script for document in DOCUMENTS for script in scripts(document)]
+
+
+def run(*command: str, timeout: float) -> None:
+    """Run a command of Python's, which has to succeed and may not complain about anything left open."""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", *command],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    # An error in a finaliser, a forgotten reservation's warning among them, changes no exit code.
+    assert "Exception ignored" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_the_snippets_of_the_documents_run(script: Script) -> None:
+    """Every Python snippet of README, CHANGELOG and docs runs as it stands."""
+    run("-c", RUNNER, str(script.document), *script.snippets, timeout=60)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_the_examples_run(example: Path) -> None:
+    """Every script in examples/ runs to its end and is content with what it saw."""
+    run(str(example), timeout=120)
+
+
+def slugs(text: str) -> set[str]:
+    """The anchors that a document's headings have on the web."""
+    headings = re.findall(r"^#+ +(.+?) *#*$", FENCE.sub("", text), re.MULTILINE)
+    found: dict[str, int] = {}
+    for heading in headings:
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+    return {
+        slug if not n else f"{slug}-{n}" for slug, last in found.items() for n in range(last + 1)
+    }
+
+
+def links(text: str) -> list[str]:
+    """The targets of a document's links inside the project, those in code left out."""
+    prose = re.sub(r"`[^`\n]*`", "``", FENCE.sub("", text))
+    inline = re.findall(r"\]\(<?([^)\s>]+)>?(?: +\"[^\"]*\")?\)", prose)
+    apart = re.findall(r"^ *\[[^\]]+\]: +<?(\S+?)>?(?: |$)", prose, re.MULTILINE)
+    return [
+        link for link in inline + apart if not re.match(r"[a-z][a-z0-9+.-]*:", link, re.IGNORECASE)
+    ]
+
+
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT))
+)
+def test_relative_links_resolve(document: Path) -> None:
+    """Every link to a file of the project, and to a heading in one, leads there."""
+    broken = []
+    for link in links(document.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        there = target.exists() and target.is_relative_to(ROOT)
+        if not there or (anchor and anchor not in slugs(target.read_text(encoding="utf-8"))):
+            broken.append(link)
+    assert not broken
