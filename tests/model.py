@@ -213,11 +213,7 @@ class Model:
 
         def shown(key: str, line: Line) -> Shown:
             used = self.used(key, line, self.now)
-            would = (
-                not self.admits(key, line, 0, self.now)
-                if refused is None
-                else (key, line) in refused
-            )
+            would = used + 1 > line.capacity if refused is None else (key, line) in refused
             return Shown(line, used, max(line.capacity - used, 0), would)
 
         return tuple((p.key, tuple(shown(p.key, line) for line in p.lines)) for p in places)
@@ -301,8 +297,7 @@ class Model:
         bare = isinstance(target, str)
         key = target if isinstance(target, str) else target.key
         used = max(used, 0) if isinstance(used, int) else used
-        named = {"tokens": known_of(used)["tokens"]} if bare else named_by(used)
-        named = {metric: amount for metric, amount in named.items() if amount}
+        named = {m: n for m, n in named_by(used).items() if n and (m == "tokens" or not bare)}
         reach = self.bare_lines(key) if isinstance(target, str) else iter(target.lines)
         lines = [line for line in reach if line.metric in named]
         if not lines:

@@ -10,12 +10,17 @@ them (R12), and the jumps of time go to where something ends, and to the microse
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, TypeAlias
+import functools
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from hypothesis import strategies as st
 
 from earmark import Usage
 from tests.model_values import MOST, SECOND, Line, Place
+
+T = TypeVar("T")
 
 # The usual names, in the order in which they refuse: metric and window.
 NAMED: Final = {
@@ -45,13 +50,7 @@ class Offer(NamedTuple):
     @property
     def place(self) -> Place:
         """What the model takes it for."""
-        given = dict(self.named)
-        lines = tuple(
-            Line(metric, given[name], window, self.algorithm if window else "fixed_window")
-            for name, (metric, window) in NAMED.items()
-            if name in given
-        )
-        return Place(self.key, lines + self.also, self.enforce)
+        return _place(self)
 
     def amended(self, index: int, amount: int, burst: int | None) -> Offer:
         """Give the limit at `index` another amount, and a bucket of `also` another burst."""
@@ -64,6 +63,17 @@ class Offer(NamedTuple):
         burst = burst if line.algorithm == "token_bucket" else None
         also[index - len(named_)] = line._replace(amount=amount, burst=burst)
         return self._replace(also=tuple(also))
+
+
+@functools.lru_cache(4_096)
+def _place(offer: Offer) -> Place:
+    given = dict(offer.named)
+    lines = tuple(
+        Line(metric, given[name], window, offer.algorithm if window else "fixed_window")
+        for name, (metric, window) in NAMED.items()
+        if name in given
+    )
+    return Place(offer.key, lines + offer.also, offer.enforce)
 
 
 class PreCommit(NamedTuple):
@@ -186,95 +196,119 @@ class History(NamedTuple):
         return f"History(\n    (\n{offers}    ),\n    (\n{steps}    ),\n)"
 
 
+# A draw costs more than a step, so that most steps are drawn whole from all that there are, the simplest first.
 # A tenth of the limits admit nothing, or as much as there is: more of them, and little else would happen.
-amounts = st.sampled_from((10, 5, 3, 1, 2, 8, 20, 50, 100, 30, 12, 15, 6, 4, 2, 3, 5, 0, MOST))
-windows = st.sampled_from((SECOND, 60 * SECOND, 3, 7 * SECOND, 250_000, 86_400 * SECOND))
-asks = st.sampled_from((0, 1, 2, 3, 5, 8, 1, 2, 3, 4, 1, 2, 10, 13, 50, MOST))
-small = st.integers(0, 3)
-bursts = st.none() | amounts
-some = st.sampled_from((None, None, 0, 1, 2, 3, 5, 9))
-usages = st.builds(Usage, some, some, some, some, some, st.none() | st.integers(0, 40))
-metrics = st.sampled_from(("images", "tokens", "requests", "input_tokens", "uncached_tokens"))
-algorithms = st.sampled_from(("fixed_window", "sliding_window", "token_bucket"))
-several = st.lists(small, min_size=1, max_size=3, unique=True).map(tuple)
+AMOUNTS: Final = (10, 5, 3, 1, 2, 8, 20, 50, 100, 30, 12, 15, 6, 4, 2, 3, 5, 0, MOST)
+WINDOWS: Final = (SECOND, 60 * SECOND, 3, 7 * SECOND, 250_000, 86_400 * SECOND)
+ASKS: Final = (0, 1, 2, 3, 5, 8, 1, 2, 3, 4, 1, 2, 10, 13, 50, MOST)
+METRICS: Final = ("images", "tokens", "requests", "input_tokens", "uncached_tokens")
+ALGORITHMS: Final = ("fixed_window", "sliding_window", "token_bucket")
+SMALL: Final = (0, 1, 2, 3)
+USAGES: Final = tuple(
+    itertools.starmap(
+        Usage,
+        (
+            (3, 4),
+            (0, 0),
+            (5, 2, 4),
+            (5, 2, 9, 1),
+            (None, 3),
+            (2,),
+            (None, 3, 2, 9, 1, 18),
+            (None, None, 3, 4, 5),
+            (None, None, 3, 4, 5, 6),
+            (0, None, None, 2),
+            (),
+            (None, None, None, None, 3),
+            (None, None, None, None, None, 7),
+            (9, None, None, 2, 9),
+            (3, 5, None, 7, 4, 1),
+            (9, 9, 0, 0, 0, 20),
+            (0, 5, 3),
+            (MOST, MOST, 1),
+        ),
+    )
+)
+MAPPINGS: Final = (
+    (("tokens", 4),),
+    (("images", 1),),
+    (("input_tokens", 3), ("output_tokens", 9)),
+    (("requests", 9), ("tokens", 0), ("images", 5)),
+    (("uncached_tokens", 6), ("tokens", MOST)),
+)
 
 
-@st.composite
-def _lines(draw: st.DrawFn) -> Line:
-    algorithm = draw(algorithms)
-    burst = draw(bursts) if algorithm == "token_bucket" else None
-    return Line(draw(metrics), draw(amounts), draw(windows), algorithm, burst)
+def _all(make: Callable[..., T], *choices: Iterable[object]) -> st.SearchStrategy[T]:
+    """One of all combinations."""
+    return st.sampled_from(tuple(itertools.starmap(make, itertools.product(*choices))))
+
+
+amounts = st.sampled_from(AMOUNTS)
+several = tuple(itertools.chain.from_iterable(itertools.permutations(SMALL, n) for n in (1, 2, 3)))
+algorithms = st.sampled_from(ALGORITHMS)
+_lines = _all(Line, METRICS, AMOUNTS, WINDOWS, ALGORITHMS)
+_usual = st.lists(st.sampled_from((*NAMED, "concurrency", "concurrency", "tpm")), max_size=3)
+_keys = st.lists(st.sampled_from(KEYS), min_size=2, max_size=3, unique=True)
+_enforced = st.sampled_from((True, True, True, True, True, False))
 
 
 @st.composite
 def offers(draw: st.DrawFn) -> tuple[Offer, ...]:
     """Two or three scopes, each with some of the usual limits and up to three others."""
-    keys = draw(st.lists(st.sampled_from(KEYS), min_size=2, max_size=3, unique=True))
     found = []
-    for key in keys:
+    for key in draw(_keys):
         usual = draw(_usual)
         named = tuple((name, draw(amounts)) for name in NAMED if name in usual)
-        offer = Offer(key, named, draw(algorithms), (), draw(st.integers(0, 5)) > 0)
+        offer = Offer(key, named, draw(algorithms), (), draw(_enforced))
         taken = {(line.metric, line.window, line.algorithm) for line in offer.place.lines}
         also = []
-        for line in draw(st.lists(_lines(), max_size=3)):
+        for line in draw(st.lists(_lines, max_size=3)):
             if (same := (line.metric, line.window, line.algorithm)) not in taken:
                 taken.add(same)
-                also.append(line)
+                bucket = line.algorithm == "token_bucket"
+                also.append(line._replace(burst=draw(st.none() | amounts) if bucket else None))
         found.append(offer._replace(also=tuple(also)))
     return tuple(found)
 
 
-_usual = st.lists(st.sampled_from((*NAMED, "concurrency", "concurrency", "tpm")), max_size=3)
-_images = st.sampled_from(((), (), (), (("images", 2),), (("images", 0),), (("requests", 2),)))
-_names = st.sampled_from((None,) * 7 + (0, 1, 2, -1))
-_estimates = st.one_of(asks, asks, usages)
-_mappings = st.sampled_from(
-    (
-        (("tokens", 4),),
-        (("images", 1),),
-        (("input_tokens", 3), ("output_tokens", 9)),
-        (("requests", 9), ("tokens", 0), ("images", 5)),
-        (("uncached_tokens", 6), ("tokens", MOST)),
-    )
-)
-_offs = st.sampled_from((0, -1, 1))
-_leases = st.sampled_from((None, None, 5, 0.5, 1e-6, 3_000.0))
-_bad = st.sampled_from((-1, True, 1.0, float("nan"), 2**53, "1", None))
-
-pre_commits = st.builds(PreCommit, several, _estimates, _images, _names, _leases)
-settles = st.builds(Settle, small, st.one_of(asks, usages, _mappings))
-finishes = st.builds(
-    Finish,
-    st.sampled_from(("close", "cancel", "renew", "drop", "abandon", "cancel", "enter", "leave")),
-    small,
-)
-adds = st.builds(Add, small, st.one_of(asks, usages, st.just(-3)), st.booleans(), _names)
+_images = ((), (), (), (("images", 2),), (("images", 0),), (("requests", 2),))
+_names = (*(None,) * 7, 0, 1, 2, -1)
+_leases = (None, None, 5, 0.5, 1e-6, 3_000.0)
+_bad = (-1, True, 1.0, float("nan"), 2**53, "1", None)
+_hows = ("close", "cancel", "renew", "drop", "abandon", "cancel", "enter", "leave")
+_ends = ("window", "lease", "retry", "window", "lease", "window", "keep", "reset")
 _waits = (1, 999_999, 100, 1, 20_000_000, 7_000_000, 250_000, -1, -70_000_000, 31_536_000_000_000)
-waits = st.builds(Wait, st.sampled_from(_waits))
-ends = st.builds(
-    WaitFor,
-    st.sampled_from(("window", "lease", "retry", "window", "lease", "window", "keep", "reset")),
-    small,
-    small,
-    st.sampled_from((0, 0, 1, 2)),
-    _offs,
+
+pre_commits = st.builds(
+    lambda asked, more: asked._replace(amounts=more.amounts, name=more.name, lease=more.lease),
+    _all(lambda tokens, chosen: PreCommit(chosen, tokens), ASKS + ASKS + USAGES, several),
+    _all(
+        lambda name, lease, images: PreCommit((), 0, images, name, lease), _names, _leases, _images
+    ),
 )
-amends = st.builds(Amend, small, small, amounts, bursts)
+settles = _all(lambda used, hold: Settle(hold, used), ASKS + USAGES + MAPPINGS, SMALL)
+adds = _all(
+    lambda used, name, bare, offer: Add(offer, used, bare, name),
+    (1, -3, *ASKS, *USAGES),
+    _names[:-1],
+    (False, True),
+    SMALL,
+)
 # What is drawn from, and how often: `one_of` would take each once.
 kinds: st.SearchStrategy[st.SearchStrategy[Step]] = st.sampled_from(
     (
-        st.builds(Peek),
+        st.just(Peek()),
         *(pre_commits,) * 14,
-        st.builds(Again, small),
+        _all(Again, SMALL),
         *(settles,) * 6,
-        *(finishes,) * 6,
+        *(_all(Finish, _hows, SMALL),) * 6,
         *(adds,) * 3,
-        *(waits,) * 2,
-        *(ends,) * 6,
-        amends,
-        st.one_of(st.builds(Reset, several), st.builds(Enforce, small, st.booleans())),
-        st.builds(Bad, small, _bad),
+        *(_all(Wait, _waits),) * 2,
+        *(_all(WaitFor, _ends, SMALL, SMALL, (0, 0, 1, 2), (0, -1, 1)),) * 6,
+        _all(Amend, SMALL, SMALL, AMOUNTS, (None, *AMOUNTS)),
+        _all(Reset, several),
+        _all(Enforce, SMALL, (False, True)),
+        _all(Bad, SMALL, _bad),
     )
 )
 

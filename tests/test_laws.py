@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -44,6 +44,15 @@ class Bench:
         self.backend = MemoryBackend(clock=self.clock)
         self.limiter = Limiter(self.backend)
         self.scope = Scope("key", Limits(also=limits))
+        self.handles: list[Reservation] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Resolve what is open, so that a failure is not buried under warnings about dropped handles."""
+        for handle in self.handles:
+            run(handle.abandon())
 
     def at(self, us: int) -> None:
         """Set the time."""
@@ -53,9 +62,11 @@ class Bench:
     def ask(self, tokens: int) -> Reservation | RateLimited:
         """Ask for tokens."""
         try:
-            return run(self.limiter.pre_commit(self.scope, tokens=tokens))
+            handle = run(self.limiter.pre_commit(self.scope, tokens=tokens))
         except RateLimited as refused:
             return refused
+        self.handles.append(handle)
+        return handle
 
     def take(self, tokens: int) -> bool:
         """Ask for tokens, and keep the debit of what was admitted."""
@@ -167,17 +178,17 @@ def test_never_more_than_burst_and_refill(
 @given(st.integers(0, 4), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=30))
 def test_never_more_slots_than_the_limit(places: int, steps: list[tuple[int, bool]]) -> None:
     """R1: there are never more live slots than the limit allows, and none is lost either."""
-    bench = Bench(Limit("concurrency", places))
-    live: list[Reservation] = []
-    for number, free in steps:
-        if free and live:
-            assert run(live.pop(number % len(live)).close_reserved_only())
-            continue
-        answer = bench.ask(0)
-        assert isinstance(answer, Reservation) is (len(live) < places)
-        live += [answer] if isinstance(answer, Reservation) else []
-    assert bench.used() == len(live)
-    assert all(run(one.cancel()) for one in live)
+    with Bench(Limit("concurrency", places)) as bench:
+        live: list[Reservation] = []
+        for number, free in steps:
+            if free and live:
+                assert run(live.pop(number % len(live)).close_reserved_only())
+                continue
+            answer = bench.ask(0)
+            assert isinstance(answer, Reservation) is (len(live) < places)
+            live += [answer] if isinstance(answer, Reservation) else []
+        assert bench.used() == len(live)
+        assert all(run(one.cancel()) for one in live)
 
 
 # A refusal changes nothing.
@@ -280,16 +291,16 @@ def test_order_of_resolvers_and_conservation(
     algorithm: str, holds: list[tuple[int, tuple[str, int]]], order: Any
 ) -> None:
     """R5–R7: in whatever order reservations are resolved, what counts at the end is the sum of what each came to."""
-    bench = Bench(limit(1_000, 60_000_000, algorithm), Limit("requests", 1_000, 60))
-    open_ = [(bench.ask(held), verb, actual) for held, (verb, actual) in holds]
-    order.shuffle(open_)
-    for one, verb, actual in open_:
-        assert isinstance(one, Reservation)
-        resolve(one, verb, actual)
-        assert not run(one.settle_success(7))
-    tokens, requests = run(bench.limiter.peek(bench.scope))[0].limits
-    assert tokens.used == sum(final(held, verb, actual) for held, (verb, actual) in holds)
-    assert requests.used == sum(verb != "cancel" for _, (verb, _) in holds)
+    with Bench(limit(1_000, 60_000_000, algorithm), Limit("requests", 1_000, 60)) as bench:
+        open_ = [(bench.ask(held), verb, actual) for held, (verb, actual) in holds]
+        order.shuffle(open_)
+        for one, verb, actual in open_:
+            assert isinstance(one, Reservation)
+            resolve(one, verb, actual)
+            assert not run(one.settle_success(7))
+        tokens, requests = run(bench.limiter.peek(bench.scope))[0].limits
+        assert tokens.used == sum(final(held, verb, actual) for held, (verb, actual) in holds)
+        assert requests.used == sum(verb != "cancel" for _, (verb, _) in holds)
 
 
 @settings(max_examples=examples(300))
@@ -305,32 +316,33 @@ def test_order_of_resolvers_after_their_windows(
     """R6: nor does the order matter where windows end between the holds and their resolution."""
     ends = []
     for shuffled in (False, True):
-        bench, open_ = Bench(limit(1_000, 60_000_000, algorithm)), []
-        for gap, held, (verb, actual) in holds:
-            bench.at(bench.us + gap * 20_000_000)
-            open_.append((bench.ask(held), verb, actual))
-        bench.at(bench.us + later * 30_000_000)
-        if shuffled:
-            order.shuffle(open_)
-        for one, verb, actual in open_:
-            assert isinstance(one, Reservation)
-            resolve(one, verb, actual)
-        ends.append(bench.seen())
+        open_ = []
+        with Bench(limit(1_000, 60_000_000, algorithm)) as bench:
+            for gap, held, (verb, actual) in holds:
+                bench.at(bench.us + gap * 20_000_000)
+                open_.append((bench.ask(held), verb, actual))
+            bench.at(bench.us + later * 30_000_000)
+            if shuffled:
+                order.shuffle(open_)
+            for one, verb, actual in open_:
+                assert isinstance(one, Reservation)
+                resolve(one, verb, actual)
+            ends.append(bench.seen())
     assert ends[0] == ends[1]
 
 
 @settings(max_examples=examples(300))
 @given(used, fractions)
 def test_settling_the_estimate_changes_nothing(case: Used, wait: int) -> None:
-    """R6: a settlement of exactly what is held changes no counter, then or later; only its record goes."""
-    bench = case.bench()
-    one = bench.ask(case.amount // 2)
-    assume(isinstance(one, Reservation))
-    assert isinstance(one, Reservation)
-    bench.at(bench.us + min(wait * case.window // 1_000, 3_000_000_000))
-    statuses, size = bench.seen()
-    assert run(one.settle_success(case.amount // 2))
-    assert bench.seen() == (statuses, size - 1)
+    """R6: a settlement of exactly what is held changes no counter; only its record goes."""
+    with case.bench() as bench:
+        one = bench.ask(case.amount // 2)
+        assume(isinstance(one, Reservation))
+        assert isinstance(one, Reservation)
+        bench.at(bench.us + min(wait * case.window // 1_000, 3_000_000_000))
+        statuses, size = bench.seen()
+        assert run(one.settle_success(case.amount // 2))
+        assert bench.seen() == (statuses, size - 1)
 
 
 # Rows.
@@ -350,10 +362,10 @@ def test_counters_saturate(algorithm: str) -> None:
 
 def test_no_limits_nothing_kept() -> None:
     """B10: without limits everything is admitted, and nothing is kept of it once it is resolved."""
-    bench = Bench()
-    for number in range(100):
-        answer = bench.ask(1_000)
-        assert isinstance(answer, Reservation)
-        resolve(answer, ("settle_success", "cancel", "abandon")[number % 3], 5)
-        bench.count(500)
-    assert bench.seen() == (run(bench.limiter.peek(bench.scope)), 0)
+    with Bench() as bench:
+        for number in range(100):
+            answer = bench.ask(1_000)
+            assert isinstance(answer, Reservation)
+            resolve(answer, ("settle_success", "cancel", "abandon")[number % 3], 5)
+            bench.count(500)
+        assert bench.seen() == (run(bench.limiter.peek(bench.scope)), 0)

@@ -231,12 +231,11 @@ async def test_r15_the_next_message_abandons_what_was_dropped(message: str) -> N
         assert [event.kind for event in table.events].count("abandoned") == 1
 
 
-async def test_r15_the_loop_does_the_work_when_no_message_comes() -> None:
-    """R15: the limiter that made it is never asked again; its loop frees the slot for everybody else."""
+async def test_r15_whoever_asks_next_does_the_work() -> None:
+    """R15: the limiter that made it is never asked again: a message of another one frees the slot."""
     async with Table() as table:
         other = Limiter(table.backend)
         await table.play(R("r1", WIDE, tok=40), Gone("r1"))
-        await anyio.wait_all_tasks_blocked()
         async with await other.pre_commit(WIDE, tokens=40):
             (status,) = await other.peek(WIDE)
             assert [limit.used for limit in status.limits] == [2, 80, 1]
@@ -245,7 +244,7 @@ async def test_r15_the_loop_does_the_work_when_no_message_comes() -> None:
 class Failing:
     """A backend that cannot resolve, the first ten times."""
 
-    instant = True
+    instant = None
 
     def __init__(self, inner: MemoryBackend) -> None:
         self._inner = inner

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from earmark import Limit, Limits, Scope, Usage
@@ -168,6 +170,19 @@ async def test_r8_a_bare_key_reaches_what_still_counts(
     scope = limit_only(limit)
     await play(R("r1", scope), C("r1"), P("key", 90, at=within), used(of, 90))
     await play(R("r1", scope), C("r1"), P("key", 90, at=beyond), used(of, 0))
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "token_bucket"])
+async def test_r8_a_limit_that_others_use_is_out_of_reach(algorithm: Any) -> None:
+    """R8: under a limit of ten seconds only keys count that were admitted or counted there themselves."""
+    limit = Limit("tokens", 500, 10, algorithm)
+    other, mine = limit_only(limit, "other"), limit_only(limit, "mine")
+    await play(
+        R("r1", other, tok=5),
+        P("mine", 90),
+        used("mine.tokens/10", 0, scope=mine),
+        used("other.tokens/10", 5),
+    )
 
 
 async def test_r8_a_refund_brings_nothing_in_reach() -> None:

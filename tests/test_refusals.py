@@ -45,6 +45,7 @@ SLIDE, POUR = "sliding_window", "token_bucket"
         (one(100, 60, SLIDE), took((0, 40), (60, 60)), 60, 40, 60),
         (one(100, 60, SLIDE), took((0, 40), (60, 60)), 60, 50, 70),
         (one(7, 60, SLIDE), took((0, 7)), 60, 1, 8.571429),
+        (one(25, 60, SLIDE), took((0, 25)), 60, 18, 43.2),  # in doubles 25 · 16.8 / 60 is above 7
         (one(3, 1, SLIDE), took((0, 3)), 1, 1, 0.333334),
         # A bucket refills at amount / window, up to its burst.
         (one(60, 60, POUR), took((0, 60)), 0, 30, 30),
@@ -99,6 +100,19 @@ async def test_reset_after_is_when_nothing_is_used(
         See(of, used=90, resets=resets),
         See(of, used=90 if scope == one(100, 60) else 1, at=at + empty - 0.000001),
         See(of, used=0, at=at + empty),
+    )
+
+
+async def test_r12_what_is_whole_on_paper_is_whole_in_doubles() -> None:
+    """R12: a bucket of 3 a second that is written every 0.1 s: ten times 0.3 is 3, though not in doubles."""
+    shadow = Scope("key", Limits(also=(Limit("tokens", 3, 1, "token_bucket"),)), enforce=False)
+    await play(
+        R("r0", shadow, tok=3),
+        *(R(f"r{n}", shadow, at=n / 10) for n in range(1, 10)),
+        See("key.tokens/1", used=1, left=2),
+        R("r10", shadow, at=1),
+        See("key.tokens/1", used=0, left=3, resets=0),
+        R("r11", Scope("key", shadow.limits), tok=3),
     )
 
 

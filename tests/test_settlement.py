@@ -95,6 +95,18 @@ async def test_r6_a_refund_never_reaches_below_nothing() -> None:
         assert [one.used for one in status.limits] == [1, 9, 9]
 
 
+@pytest.mark.parametrize(("at", "left"), [(70, 55), (125, 28), (180, 0)])
+async def test_r6_a_sliding_window_takes_back_its_own_hold_alone(at: float, left: int) -> None:
+    """R6: 40 held at 0 and 30 of another's at 61: at 125 the first is over, and the other's stays."""
+    await play(
+        R("r1", SLIDING, tok=40),
+        R("r2", SLIDING, tok=30, at=61),
+        R("r3", SLIDING, tok=25, at=70) if at == 70 else Row(at=at),
+        S("r1", 0),
+        used("key.tpm", left),
+    )
+
+
 async def test_r6_settling_at_the_estimate_changes_nothing() -> None:
     """R6: delta 0, in any window and by any algorithm."""
     for scope in (FIXED, SLIDING, BUCKET):
@@ -272,6 +284,22 @@ async def test_r7_cancel_on_the_fractional_algorithms(algorithm: str, after: int
         used("key.rpm", after),
         used("key.tpm", after),
         R("r2", scope, tok=60),
+    )
+
+
+async def test_r12_refunds_after_saturation_never_go_below_nothing() -> None:
+    """R12: two holds of which the counter could not show the second: giving both back leaves 0."""
+    shadow = Scope("key", Limits(tpm=TOP), enforce=False)
+    await play(
+        R("r1", shadow, tok=TOP),
+        R("r2", shadow, tok=9),
+        See("key.tpm", used=TOP, left=0),
+        X("r1"),
+        used("key.tpm", 0),
+        X("r2"),
+        See("key.tpm", used=0, left=TOP),
+        R("r3", shadow, tok=5),
+        used("key.tpm", 5),
     )
 
 

@@ -8,29 +8,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from earmark.limits import MICROSECONDS
 
 Clock = Callable[[], float]
 
 
-def monotonic_microseconds() -> Callable[[], int]:
-    """Return a reader of wall-clock microseconds that is set once, now, and runs monotonically from there."""
-    ahead = time.time_ns() - time.monotonic_ns()
-    monotonic_ns = time.monotonic_ns
-    return lambda: (monotonic_ns() + ahead) // 1000
+class Reading(NamedTuple):
+    """How a backend reads its clock: the time in microseconds is `nanoseconds() // 1000 + ahead`.
+
+    Two parts, since the commonest clock is one of the interpreter's own functions, and one more call per
+    message would be felt.
+    """
+
+    nanoseconds: Callable[[], int]
+    ahead: int
 
 
-def injected_microseconds(clock: Clock) -> Callable[[], int]:
-    """Return a reader of an injected clock: whole microseconds, never stepping back.
+def wall_clock() -> Reading:
+    """Return the wall clock as it stands now, running monotonically from here."""
+    return Reading(time.monotonic_ns, (time.time_ns() - time.monotonic_ns()) // 1000)
 
-    It is called under the lock of the backend that owns it.
+
+def injected(clock: Clock) -> Reading:
+    """Return the reading of an injected clock: whole microseconds, never stepping back.
+
+    It is read under the lock of the backend that owns it.
     """
     latest = 0
 
     def read() -> int:
         nonlocal latest
         latest = max(latest, round(clock() * MICROSECONDS))
-        return latest
+        return latest * 1000
 
-    return read
+    return Reading(read, 0)

@@ -11,13 +11,14 @@ from typing import Any, Self
 from earmark.amounts import MAX_AMOUNT, check_amount
 from earmark.answers import ScopeStatus
 from earmark.backends.memory import MemoryBackend
-from earmark.backends.protocol import Backend, Hold
+from earmark.backends.protocol import Backend
 from earmark.core.admission import denials, statuses
+from earmark.core.hold import Hold
 from earmark.errors import EarmarkError, RateLimited
 from earmark.events import Event, Observer, tell
 from earmark.ids import next_id
-from earmark.limits import CONCURRENCY, HOUR, MICROSECONDS, Scope, check_key, to_microseconds
-from earmark.reservation import Dropped, Office, Participant, Reservation
+from earmark.limits import CONCURRENCY, Scope, check_key, lease_microseconds
+from earmark.reservation import Dropped, Office, Reservation
 from earmark.shielding import finish
 from earmark.usage import Usage
 
@@ -36,14 +37,16 @@ class Limiter:
         self, backend: Backend | None = None, *, observers: Iterable[Observer] = ()
     ) -> None:
         self._backend: Backend = MemoryBackend() if backend is None else backend
-        self._office = Office(self._backend, tuple(observers))
-        self._participants: tuple[Participant, ...] = (self._backend,)
+        self._instant = self._backend.instant
+        observers = tuple(observers)
+        self._office = Office(self._backend, (self._backend,), observers)
+        self._unlimited = Office(self._backend, (), observers)
 
     @classmethod
     def disabled(cls) -> Self:
         """Return a limiter for which no limit exists: it always admits and counts nothing (B46)."""
         limiter = cls()
-        limiter._participants = ()
+        limiter._office = limiter._unlimited
         return limiter
 
     async def pre_commit(
@@ -75,29 +78,33 @@ class Limiter:
         else:
             asks = _asks(tokens, amounts)
         limited = _check_scopes(scopes)
-        hold = Hold(
-            next_id(), request_id, scopes, asks, None if lease is None else _lease_us(lease)
-        )
+        hold = Hold()
+        hold.id = next_id()
+        hold.request_id = request_id
+        hold.scopes = scopes
+        hold.asks = asks
+        hold.lease_us = None if lease is None else lease_microseconds(lease)
         office = self._office
         desk = office.desk
         if desk.dropped or desk.forgotten:
             await office.tidy()
-        if request_id is not None:
-            handle = office.handle(check_key("request_id", request_id))
-            known = handle and handle.answer(request_id, hold, limited=limited)
-            if known is not None:
-                return known
-        if not (limited and self._participants):
+        known = None if request_id is None else self._known(request_id, hold, limited=limited)
+        if known is not None:
+            return known
+        if not (limited and office.participants):
             return self._admit_unlimited(hold)
-        backend = self._backend
-        standing = await (backend.reserve(hold) if backend.instant else self._reserve(hold))
-        if desk.forgotten:
-            await office.tidy()
+        instant = self._instant
+        standing = instant.reserve(hold) if instant else await self._reserve(hold)
         if standing is None:
             raise self._refusal(hold)
         if request_id is None and not office.observers:
-            return Reservation(office, self._participants, hold)
+            return Reservation(office, hold)
         return self._admit(hold, standing)
+
+    def _known(self, request_id: str, hold: Hold, *, limited: bool) -> Reservation | None:
+        """The handle that answers to the request id without asking the store, if there is one."""
+        handle = self._office.handle(check_key("request_id", request_id))
+        return None if handle is None else handle.answer(request_id, hold, limited=limited)
 
     async def _reserve(self, hold: Hold) -> Hold | None:
         """Reserve with a backend that may suspend: an interrupted call leaves nothing behind (R9, R16)."""
@@ -114,14 +121,14 @@ class Limiter:
             raise
 
     def _withdrawal(self, hold: Hold) -> Dropped:
-        return Dropped(self._office, self._participants, hold, "withdraw")
+        return Dropped(self._office, hold, "withdraw")
 
     def _admit(self, hold: Hold, standing: Hold) -> Reservation:
         """The handle of what stands after `hold` was sent: its own, or the one that was open before."""
         name = standing.name
         handle = self._office.handle(name)
         if handle is None or handle.id != standing.id:
-            handle = Reservation(self._office, self._participants, standing)
+            handle = Reservation(self._office, standing)
             self._office.desk.handles[name] = weakref.ref(handle)
             if standing is hold:
                 self._office.tell("admitted", hold)
@@ -130,7 +137,7 @@ class Limiter:
     def _admit_unlimited(self, hold: Hold) -> Reservation:
         """Admit a request that no limit concerns: nothing is sent and nothing is kept (B10)."""
         hold.seen, hold.at = (), 0
-        handle = Reservation(self._office, (), hold)
+        handle = Reservation(self._unlimited, hold)
         if hold.request_id is not None:
             self._office.desk.handles[hold.request_id] = weakref.ref(handle)
         self._office.tell("admitted", hold)
@@ -150,7 +157,9 @@ class Limiter:
         self, reservation: Reservation, usage: int | Usage | Mapping[str, int]
     ) -> Coroutine[Any, Any, bool]:
         """True up to what was really used; see `Reservation.settle_success`."""
-        return _handle(reservation).settle_success(usage)
+        if not isinstance(reservation, Reservation):
+            raise _no_reservation(reservation)
+        return reservation.settle_success(usage)
 
     def close_reserved_only(self, reservation: Reservation) -> Coroutine[Any, Any, bool]:
         """Keep the debit: the request was sent, and what it used is unknown."""
@@ -190,10 +199,10 @@ class Limiter:
             check_key("request_id", request_id)
         amounts = _added(tokens, bare=bare)
         await self._office.tidy()
-        if not any(amounts.values()) or not self._participants:
+        if not any(amounts.values()) or not self._office.participants:
             return
         work = self._backend.add(key_or_scope, amounts, request_id)
-        counted = await (work if self._backend.instant else finish(work))
+        counted = await (work if self._instant else finish(work))
         if counted and self._office.observers:
             key = key_or_scope if isinstance(key_or_scope, str) else key_or_scope.key
             tell(self._office.observers, Event("post_stream", request_id, (key,), used=amounts))
@@ -202,7 +211,7 @@ class Limiter:
         """What each limit has used, has left, and when it resets; one status per scope. Changes nothing."""
         limited = _check_scopes(scopes)
         await self._office.tidy()
-        if not self._participants:
+        if not self._office.participants:
             return tuple(ScopeStatus(scope.key, ()) for scope in scopes)
         if not limited:
             return statuses(scopes, None, (), 0)
@@ -213,7 +222,7 @@ class Limiter:
         """Forgive: forget what the limits of these scopes have used. Slots stay held."""
         limited = _check_scopes(scopes)
         await self._office.tidy()
-        if limited and self._participants:
+        if limited and self._office.participants:
             await self._backend.reset(scopes)
 
     async def aclose(self) -> None:
@@ -234,14 +243,17 @@ class Limiter:
 
 
 def _handle(reservation: Reservation) -> Reservation:
-    if isinstance(reservation, Reservation):
-        return reservation
-    msg = f"expected a Reservation, not {reservation!r}"
-    raise TypeError(msg)
+    if not isinstance(reservation, Reservation):
+        raise _no_reservation(reservation)
+    return reservation
+
+
+def _no_reservation(given: object) -> TypeError:
+    return TypeError(f"expected a Reservation, not {given!r}")
 
 
 def _check_scopes(scopes: tuple[Scope, ...]) -> bool:
-    """Check what a request names; return whether any of it is limited.
+    """Check what a call names; return whether any of it is limited.
 
     Raises:
         TypeError: something else than scopes.
@@ -249,7 +261,7 @@ def _check_scopes(scopes: tuple[Scope, ...]) -> bool:
     """
     limited = False
     for scope in scopes:
-        if type(scope) is not Scope:
+        if not isinstance(scope, Scope):
             msg = f"expected a Scope, not {scope!r}"
             raise TypeError(msg)
         if scope.limits.all:
@@ -286,11 +298,3 @@ def _added(tokens: int | Usage, *, bare: bool) -> Mapping[str, int]:
     if type(tokens) is int and tokens < 0:
         return {}
     return {"tokens": check_amount("tokens", tokens)}
-
-
-def _lease_us(lease: float) -> int:
-    lease_us = to_microseconds("lease", lease)
-    if lease_us > HOUR * MICROSECONDS:
-        msg = f"lease must be at most an hour, for which a reservation is kept, not {lease!r} s"
-        raise ValueError(msg)
-    return lease_us

@@ -8,7 +8,7 @@ it, so a changed amount neither forgives nor charges (R17).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
@@ -45,6 +45,19 @@ def to_microseconds(name: str, seconds: object) -> int:
             return microseconds
     msg = f"{name} must be a number of seconds, at least 0.000001 and at most 2**52 / 1e6, not {seconds!r}"
     raise ValueError(msg)
+
+
+def lease_microseconds(lease: object) -> int:
+    """Return a lease in microseconds.
+
+    Raises:
+        ValueError: not a number of seconds, or above an hour, for which a reservation is kept unrenewed.
+    """
+    lease_us = to_microseconds("lease", lease)
+    if lease_us > HOUR * MICROSECONDS:
+        msg = f"lease must be at most an hour, for which a reservation is kept, not {lease!r} s"
+        raise ValueError(msg)
+    return lease_us
 
 
 def check_key(name: str, key: object) -> str:
@@ -177,14 +190,14 @@ class Limits:
         ValueError: a bad amount, or two limits with the same metric, window and algorithm.
     """
 
-    __slots__ = ("all", "signature", "slotted")
+    __slots__ = ("all", "by_metric", "signature")
 
     all: tuple[Limit, ...]
     """Every limit, in the order of refusals."""
     signature: str
     """The ids of all of them: what a store looks up once for many scopes."""
-    slotted: bool
-    """Whether one of them is of concurrency."""
+    by_metric: Mapping[str, tuple[Limit, ...]]
+    """The limits of each metric: what a settlement that names it concerns."""
 
     def __init__(
         self,
@@ -236,7 +249,11 @@ class Limits:
                 raise ValueError(msg)
         _put(self, "all", tuple(limits))
         _put(self, "signature", "\n".join(map(repr, seen)))
-        _put(self, "slotted", CONCURRENCY in seen)
+        metrics = {limit.metric for limit in limits}
+        by_metric = {
+            metric: tuple(limit for limit in limits if limit.metric == metric) for metric in metrics
+        }
+        _put(self, "by_metric", by_metric)
 
     def __setattr__(self, name: str, value: object) -> None:
         msg = f"Limits are frozen: cannot set {name}"

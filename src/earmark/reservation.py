@@ -15,8 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from earmark.answers import ScopeStatus
-from earmark.backends.protocol import Backend, Hold, Verb
+from earmark.backends.protocol import Backend, Instant
 from earmark.core.admission import statuses
+from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING, known_of
 from earmark.errors import RequestIdConflict
 from earmark.events import Event, Kind, Observer, tell
@@ -38,12 +39,18 @@ Item = TypeVar("Item")
 Resolved = Literal["settled", "closed", "abandoned", "cancelled"]
 State = Literal["open"] | Resolved
 
-MOVES: Final[Mapping[tuple[State, Verb], Resolved]] = {
-    ("open", "settle"): "settled",
-    ("open", "close"): "closed",
-    ("open", "abandon"): "abandoned",
-    ("open", "cancel"): "cancelled",
-    ("open", "withdraw"): "cancelled",
+MOVES: Final[Mapping[State, Mapping[Verb, Resolved]]] = {
+    "open": {
+        "settle": "settled",
+        "close": "closed",
+        "abandon": "abandoned",
+        "cancel": "cancelled",
+        "withdraw": "cancelled",
+    },
+    "settled": {},
+    "closed": {},
+    "abandoned": {},
+    "cancelled": {},
 }
 """Every legal move (R5). Whatever is not here is illegal, and an illegal move changes nothing."""
 
@@ -51,7 +58,10 @@ MOVES: Final[Mapping[tuple[State, Verb], Resolved]] = {
 class Participant(Protocol):
     """Whoever holds something for a reservation; one procedure resolves them all."""
 
-    instant: bool
+    @property
+    def instant(self) -> Instant | None:
+        """The same as a plain function, where it never suspends."""
+        ...
 
     async def resolve(
         self,
@@ -65,18 +75,27 @@ class Participant(Protocol):
 
 
 class Office:
-    """What the reservations of one limiter share.
+    """What the reservations of one kind share: a limiter has one for those that a limit concerns, one for the others.
 
     Attributes:
         backend: where limits are kept.
-        desk: what the limiters of this process share about that backend.
+        participants: who holds something for them; nobody, where no limit concerns them.
+        instant: whether no participant ever suspends.
+        desk: what the limiters of this process share about the backend.
         observers: who hears of every event.
     """
 
-    __slots__ = ("backend", "desk", "observers")
+    __slots__ = ("backend", "desk", "instant", "observers", "participants")
 
-    def __init__(self, backend: Backend, observers: tuple[Observer, ...]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        participants: tuple[Participant, ...],
+        observers: tuple[Observer, ...],
+    ) -> None:
         self.backend = backend
+        self.participants = participants
+        self.instant = all(participant.instant for participant in participants)
         self.desk = backend.desk
         self.observers = observers
 
@@ -107,13 +126,12 @@ class Reservation:
     it still open: an exception or a clean exit closes, a cancellation abandons.
     """
 
-    __slots__ = ("__weakref__", "_handed_over", "_hold", "_office", "_participants", "_state")
+    __slots__ = ("__weakref__", "_handed_over", "_hold", "_office", "_state")
 
-    def __init__(self, office: Office, participants: tuple[Participant, ...], hold: Hold) -> None:
+    def __init__(self, office: Office, hold: Hold) -> None:
         self._state: State = "open"
         self._handed_over = False
         self._office = office
-        self._participants = participants
         self._hold = hold
 
     @property
@@ -176,7 +194,7 @@ class Reservation:
         Raises:
             RequestIdConflict: `hold` has other scopes or asks.
         """
-        if self._state != "open" or (limited and self._participants):
+        if self._state != "open" or (limited and self._office.participants):
             return None
         if not hold.repeats(self._hold):
             raise RequestIdConflict(request_id)
@@ -224,7 +242,7 @@ class Reservation:
             await self._office.tidy()
         if self._state != "open":
             return False
-        if not self._participants:
+        if not self._office.participants:
             return True
         (held,) = await self._office.backend.renew([self._hold.id])
         return held
@@ -288,8 +306,11 @@ class Reservation:
         at_least: Mapping[str, int] = NOTHING,
     ) -> Coroutine[Any, Any, bool]:
         """Make one legal move, after what finalisers have noted before it."""
-        work = self.begin(verb, exact, at_least)
-        return self._tidily(work) if self._office.desk.dropped else work
+        work = self._move(verb, exact, at_least)
+        office = self._office
+        if not office.instant:
+            work = finish(work)
+        return self._tidily(work) if office.desk.dropped else work
 
     async def _tidily(self, work: Coroutine[Any, Any, bool]) -> bool:
         await self._office.tidy()
@@ -300,29 +321,30 @@ class Reservation:
     ) -> Coroutine[Any, Any, bool]:
         """Make one legal move with every participant; one that has begun finishes (R16)."""
         work = self._move(verb, exact, at_least)
-        for participant in self._participants:
-            if not participant.instant:
-                return finish(work)
-        return work
+        return work if self._office.instant else finish(work)
 
     async def _move(
         self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
     ) -> bool:
-        state = MOVES.get((self._state, verb))
+        state = MOVES[self._state].get(verb)
         if state is None:
             return False
         # Claimed before the first message, so that a second resolver of this process finds it taken.
         self._state = state
         hold = self._hold
-        won = not self._participants
+        office = self._office
+        won = not office.participants
         try:
-            for participant in self._participants:
-                won = await participant.resolve(hold.id, verb, exact, at_least) or won
+            for participant in office.participants:
+                instant = participant.instant
+                if instant:
+                    won = instant.resolve(hold.id, verb, exact, at_least) or won
+                else:
+                    won = await participant.resolve(hold.id, verb, exact, at_least) or won
         except BaseException:
             # Nothing is settled until the store says so: the caller may try again (C24).
             self._state = "open"
             raise
-        office = self._office
         if office.desk.handles:
             self._sign_off()
         if not won:
@@ -341,7 +363,7 @@ class Reservation:
 
     def _attend(self) -> None:
         """Renew by itself from now on: the holder is at work (R10)."""
-        if self._participants:
+        if self._office.participants:
             self._office.backend.attend(self._hold.id)
 
     async def __aenter__(self) -> Self:
@@ -385,10 +407,10 @@ class Reservation:
         desk = self._office.desk
         if desk.handles:
             self._sign_off()
-        state = MOVES.get((self._state, verb))
+        state = MOVES[self._state].get(verb)
         if state is not None:
             self._state = state
-            noted = Dropped(self._office, self._participants, self._hold, verb, exact, at_least)
+            noted = Dropped(self._office, self._hold, verb, exact, at_least)
             desk.dropped.append(noted)
 
 
@@ -406,7 +428,6 @@ class Dropped(NamedTuple):
     """A reservation that nobody can resolve any more, as its finaliser notes it."""
 
     office: Office
-    participants: tuple[Participant, ...]
     hold: Hold
     verb: Verb
     exact: Mapping[str, int] = NOTHING
@@ -414,7 +435,7 @@ class Dropped(NamedTuple):
 
     async def do(self) -> None:
         """Resolve it. What fails is logged: its debits stay, as they would have; its lease frees the slots."""
-        handle = _Noted(self.office, self.participants, self.hold)
+        handle = _Noted(self.office, self.hold)
         try:
             await handle.begin(self.verb, self.exact, self.at_least)
         except Exception:

@@ -147,6 +147,40 @@ async def test_parsed_payloads_give_the_same(stream: Stream) -> None:
         assert ending == stream.outcome
 
 
+WORDS = {
+    "openai: an error in a payload": "overloaded",
+    "groq: an event named error": "bad tool call",
+    "gpustack: an error that names itself in text": "failed to decode",
+    "vllm: an object that is an error": "too long",
+    "an event named error, whatever is in it": "gone",
+    "openrouter: an error within a choice, then the end": "bad",
+    "openrouter: an error and a usage in one chunk": "limit",
+    "responses: an error, then failed without usage": "quota",
+    "assistants: the run failed": "no",
+    "anthropic: overloaded after HTTP 200": "Overloaded",
+    "vertex: an error after the first candidate": "CANCELLED",
+    "converse: an exception in the stream": "gone",
+    "cohere: finished with an error": "broken",
+    "ollama: an error": "out of memory",
+    "watsonx: an error": "gone",
+    "replicate: an error": "out of memory",
+    "nothing but an error": "no such model",
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_an_error_is_told_in_the_provider_s_words(name: str) -> None:
+    """C43: an in-band error after HTTP 200 is seen, wherever it stands, and the first one is kept."""
+    (stream,) = (stream for stream in ALL if stream.name == name)
+    assert read(factory(stream.dialect)(stream.n), stream.events).error == WORDS[name]
+
+
+def test_every_failing_stream_has_its_words() -> None:
+    """The table above leaves none out."""
+    failed = {stream.name for stream in ALL if stream.outcome == "error"}
+    assert failed == {*WORDS, "responses: failed, with a usage all the same"}
+
+
 def test_an_unknown_stream_follows_the_largest_total() -> None:
     """B33: several reports are never added up; who only has OpenAI's shape is taken at the most it said."""
     events = [
@@ -168,7 +202,8 @@ def test_equal_reports_keep_what_the_fuller_one_knows() -> None:
 
 # Endings that only text, or the name of an event, tells of.
 ONLY_IN_NAMES = re.compile(
-    r"replicate|nothing but the end|names itself in text|n = 2, one choice finished|zero for what is to come"
+    "replicate|nothing but the end|names itself in text|an event named error, whatever"
+    "|n = 2, one choice finished|zero for what is to come"
 )
 
 

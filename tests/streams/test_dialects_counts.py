@@ -181,6 +181,11 @@ REASONING = {
         9,
         14,
     ),
+    "as much as the completion, and no total": (
+        {"prompt_tokens": 1, "completion_tokens": 9},
+        9,
+        9,
+    ),
     "smaller than the completion, and no total": (
         {"prompt_tokens": 1, "completion_tokens": 9},
         5,

@@ -14,71 +14,11 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from earmark.core.admission import States
-from earmark.ids import name_of
-from earmark.limits import REQUESTS, Scope
-from earmark.usage import TOKEN_METRICS
-
-Verb = Literal["settle", "close", "abandon", "cancel", "withdraw"]
-"""How a reservation is resolved. `withdraw` is the cancel of a reserve whose reply nobody received: it spares
-a reservation that somebody else has been given since (R9)."""
-
-
-class Hold:
-    """The record of one reservation: what was asked, and what the store saw when it decided.
-
-    What is given back later comes from here, never from an inference (C13).
-
-    Attributes:
-        id: names the reservation in every message of this process; chosen before the first one is sent.
-        request_id: the caller's own name for the request, or None.
-        scopes: in the order of refusals.
-        asks: units by metric; a metric that is not named asks `Limit.unasked`.
-        lease_us: microseconds that slots are held without a renewal; None: the backend's own default.
-        seen: the state of every limit before the debit, written by the store.
-        at: the instant of the decision in microseconds, written by the store.
-    """
-
-    __slots__ = ("asks", "at", "id", "lease_us", "request_id", "scopes", "seen")
-
-    seen: States
-    at: int
-
-    def __init__(
-        self,
-        id: int,  # noqa: A002 - the word of every message
-        request_id: str | None,
-        scopes: tuple[Scope, ...],
-        asks: Mapping[str, int],
-        lease_us: int | None = None,
-    ) -> None:
-        self.id = id
-        self.request_id = request_id
-        self.scopes = scopes
-        self.asks = asks
-        self.lease_us = lease_us
-
-    @property
-    def name(self) -> str:
-        """What the request is called in the world: the caller's name for it, or one of the library's own."""
-        return self.request_id or name_of(self.id)
-
-    def repeats(self, other: Hold) -> bool:
-        """Whether this asks the same of the same keys, in whatever order (R9)."""
-        mine, theirs = self.scopes, other.scopes
-        same_keys = {scope.key for scope in mine} == {scope.key for scope in theirs}
-        return same_keys and _beyond_unasked(self.asks) == _beyond_unasked(other.asks)
-
-
-def _beyond_unasked(asks: Mapping[str, int]) -> Mapping[str, int]:
-    """The asks that differ from those of a request that names nothing."""
-    return {
-        metric: ask
-        for metric, ask in asks.items()
-        if not (ask == 0 and metric in TOKEN_METRICS) and not (ask == 1 and metric == REQUESTS)
-    }
+from earmark.core.hold import Hold, Verb
+from earmark.limits import Scope
 
 
 class Seen(NamedTuple):
@@ -114,16 +54,37 @@ class Desk:
         self.forgotten: deque[Hold] = deque()
 
 
+class Instant(Protocol):
+    """The two messages of every request as plain functions, of a store that never waits."""
+
+    def reserve(self, hold: Hold) -> Hold | None:
+        """As `Backend.reserve`."""
+        ...
+
+    def resolve(
+        self,
+        id: int,  # noqa: A002 - the word of every message
+        verb: Verb,
+        exact: Mapping[str, int],
+        at_least: Mapping[str, int],
+    ) -> bool:
+        """As `Backend.resolve`."""
+        ...
+
+
 class Backend(Protocol):
     """A store of limits.
 
     Attributes:
-        instant: True if no message ever suspends, so that none can be cancelled half-way.
         desk: a `Desk()` of its own.
     """
 
-    instant: bool
     desk: Desk
+
+    @property
+    def instant(self) -> Instant | None:
+        """Where no message ever suspends, so that none can be cancelled half-way: the same as plain functions."""
+        ...
 
     async def reserve(self, hold: Hold) -> Hold | None:
         """Decide and debit; write `seen` and `at` into the hold.

@@ -26,6 +26,14 @@ class Table(Protocol[State]):
     """The states of all keys under one limit id, as they read since the last `turn`."""
 
     @property
+    def counts(self) -> dict[str, int] | None:
+        """Where the state of a key is a count that is also its use, all of them; None elsewhere.
+
+        Whoever judges many limits reads and writes these directly: most limits are of this kind.
+        """
+        ...
+
+    @property
     def rules(self) -> Algorithm[State]:
         """The arithmetic of the limit."""
         ...
@@ -38,17 +46,17 @@ class Table(Protocol[State]):
         """Use `amount` more, whatever the limit; a key that was not there is there afterwards."""
         ...
 
-    def give_back(self, key: str, limit: Limit, amount: int, taken: int, now: int) -> None:
-        """Give back `amount` of what was debited at `taken`; a key that is not there is not made."""
-        ...
-
     def __len__(self) -> int:
         """How many states are kept."""
         ...
 
 
 class WindowTable(Table[State], Protocol[State]):
-    """A table whose states end by themselves as time goes on."""
+    """A table whose debits can be given back by amount, and whose states end as time goes on."""
+
+    def give_back(self, key: str, limit: Limit, amount: int, taken: int, now: int) -> None:
+        """Give back `amount` of what was debited at `taken`; a key that is not there is not made."""
+        ...
 
     def counted(self, key: str, now: int) -> Limit | None:
         """The limit under which `key` still counts, with the amount that a write needs; None: it does not."""
@@ -69,9 +77,9 @@ def end_of_window(limit: Limit, now: int) -> int:
 
 
 class FixedTable:
-    """Counts of the current window: the commonest limit by far, so its arithmetic is written out here.
+    """Counts of the current window: the commonest limit by far, so its arithmetic is written out.
 
-    It is that of `FixedWindow.debit` and `FixedWindow.give_back`, against which it is tested.
+    It is that of `FixedWindow`, against which it is tested.
     """
 
     rules = FIXED_WINDOW
@@ -115,6 +123,7 @@ class SlidingTable:
     """Counts of the current window and of the previous one."""
 
     rules = SLIDING_WINDOW
+    counts = None
 
     def __init__(self, limit: Limit, now: int) -> None:
         self._limit = limit
@@ -158,61 +167,68 @@ class SlidingTable:
 class BucketTable:
     """Levels, each kept until it no longer matters.
 
-    A key is looked at again when the level that created it would be full; if it was written since, it is
-    put off to its new time. A write costs nothing for this, and a turn only looks at what is due.
+    A key is looked at again when it would be full; if it was written since, it is put off to its new time. So
+    a turn only looks at what is due.
     """
 
     rules = TOKEN_BUCKET
+    counts = None
 
     def __init__(self, limit: Limit, now: int) -> None:
         self._limit = limit
         self._levels: dict[str, Level] = {}
-        self._due: dict[int, list[str]] = {}
-        self._moments: list[int] = []
+        self._reviews: dict[str, int] = {}  # key -> when it is looked at again
+        self._due: dict[int, list[str]] = {}  # the same by moment
+        self._moments: list[int] = []  # a heap
 
     def look(self, key: str, now: int) -> Level:
-        return self._find(key, now) or TOKEN_BUCKET.unused()
+        return self._levels.get(key) or TOKEN_BUCKET.unused()
 
-    def _find(self, key: str, now: int) -> Level | None:
+    def debit(self, key: str, holder: int, limit: Limit, amount: int, now: int) -> None:
+        self._write(key, TOKEN_BUCKET.debit(limit, self.look(key, now), amount, now))
+
+    def give_back(self, key: str, limit: Limit, amount: int, taken: int, now: int) -> None:
+        if self.counted(key, now):
+            level = TOKEN_BUCKET.give_back(limit, self._levels[key], amount, taken, now)
+            self._write(key, level)
+
+    def counted(self, key: str, now: int) -> Limit | None:
         level = self._levels.get(key)
         if level is None or counts_until(level, self._limit.window_us) <= now:
             return None
-        return level
-
-    def debit(self, key: str, holder: int, limit: Limit, amount: int, now: int) -> None:
-        level = TOKEN_BUCKET.debit(limit, self.look(key, now), amount, now)
-        if key not in self._levels:
-            self._put_off(key, level)
-        self._levels[key] = level
-
-    def give_back(self, key: str, limit: Limit, amount: int, taken: int, now: int) -> None:
-        level = self._find(key, now)
-        if level is not None:
-            self._levels[key] = TOKEN_BUCKET.give_back(limit, level, amount, taken, now)
-
-    def counted(self, key: str, now: int) -> Limit | None:
-        level = self._find(key, now)
-        return None if level is None else replace(self._limit, amount=level[2], burst=None)
+        return replace(self._limit, amount=level[2], burst=None)
 
     def forget(self, key: str) -> None:
         self._levels.pop(key, None)
+        self._reviews.pop(key, None)
 
     def turn(self, now: int) -> int:
         while self._moments and self._moments[0] <= now:
-            for key in self._due.pop(heapq.heappop(self._moments)):
-                if self._find(key, now) is not None:
-                    self._put_off(key, self._levels[key])
+            moment = heapq.heappop(self._moments)
+            for key in self._due.pop(moment):
+                if self._reviews.get(key) != moment:
+                    continue  # it was brought forward, or forgotten
+                del self._reviews[key]
+                if self.counted(key, now):
+                    self._review(key, self._levels[key])
                 else:
-                    self._levels.pop(key, None)
+                    del self._levels[key]
         return end_of_window(self._limit, now)
 
-    def _put_off(self, key: str, level: Level) -> None:
+    def _write(self, key: str, level: Level) -> None:
+        self._levels[key] = level
+        self._review(key, level)
+
+    def _review(self, key: str, level: Level) -> None:
+        """See to it that the key is looked at once its level no longer counts, or sooner."""
         window = self._limit.window_us
         moment = (counts_until(level, window) // window + 1) * window
-        keys = self._due.setdefault(moment, [])
-        if not keys:
-            heapq.heappush(self._moments, moment)
-        keys.append(key)
+        if moment < self._reviews.get(key, moment + 1):
+            self._reviews[key] = moment
+            keys = self._due.setdefault(moment, [])
+            if not keys:
+                heapq.heappush(self._moments, moment)
+            keys.append(key)
 
     def __len__(self) -> int:
         return len(self._levels)
@@ -222,6 +238,7 @@ class SlotTable:
     """Who holds a slot of which key: each slot is one member, freed by its own id (C4, C5)."""
 
     rules = SLOTS
+    counts = None
 
     def __init__(self) -> None:
         self._members: dict[str, set[int]] = {}
@@ -232,9 +249,6 @@ class SlotTable:
 
     def debit(self, key: str, holder: int, limit: Limit, amount: int, now: int) -> None:
         self._members.setdefault(key, set()).add(holder)
-
-    def give_back(self, key: str, limit: Limit, amount: int, taken: int, now: int) -> None:
-        """Slots are not given back by amount: their holder frees them."""
 
     def free(self, key: str, holder: int) -> None:
         """Free the slot of one holder, if it still has it."""

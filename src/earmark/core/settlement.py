@@ -1,4 +1,4 @@
-"""What a hold becomes when its reservation is resolved (R6, R7)."""
+"""What a hold is, and what it becomes when its reservation is resolved (R6, R7)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from earmark.amounts import MAX_AMOUNT, check_amount
+from earmark.core.hold import Hold, Verb
 from earmark.limits import CONCURRENCY, REQUESTS, check_key
 from earmark.usage import Usage
 
@@ -87,6 +88,18 @@ def _known_of_mapping(usage: Mapping[str, int]) -> Known:
     return exact, at_least
 
 
-def raised(held: int, known: int | None) -> int:
-    """What a hold becomes that a settlement does not name: itself, raised to what is known (R6)."""
-    return held if known is None or known < held else known
+UNSENT: Final[frozenset[Verb]] = frozenset({"cancel", "withdraw"})
+"""The verbs of a request that was never sent: it used nothing."""
+
+
+def used(
+    hold: Hold, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+) -> Mapping[str, int]:
+    """What was really used, by metric; a metric that is not named keeps its hold (R6, R7).
+
+    It is what is known exactly, else the hold raised to what is known.
+    """
+    if verb in UNSENT:
+        return {metric: 0 for scope in hold.scopes for metric in scope.limits.by_metric}
+    raised = {metric: max(hold.asks.get(metric, 0), known) for metric, known in at_least.items()}
+    return {**raised, **exact}

@@ -67,7 +67,12 @@ def counts_until(state: Level, window_us: int) -> int:
 
 
 def drained(limit: Limit, state: Level, at: int) -> float:
-    """What is still used at `at`. A mirror repeats these operations in this order."""
+    """What is still used at `at`. A mirror repeats these operations in this order.
+
+    A state that no longer counts is gone, also for a limit that would refill more slowly.
+    """
+    if at >= counts_until(state, limit.window_us):
+        return 0.0
     used, written, _ = state
     return max(used - float(at - written) * float(limit.amount) / float(limit.window_us), 0.0)
 

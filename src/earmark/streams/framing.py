@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Callable
 from typing import Final, Literal, Protocol
 
 from earmark.streams.jsonvalues import JSONFramer
@@ -29,10 +30,23 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _ENOUGH: Final = 64
 
 
+Search = Callable[[bytes], object]
+"""Looks at bytes; None where it finds nothing."""
+
+
 class Framer(Protocol):
-    """Cuts bytes into events; `idle` says that nothing is pending."""
+    """Cuts bytes into events.
+
+    `idle` says that nothing is pending, so that the next byte begins an event. While it is, bytes without
+    CR in which `plain` finds something are whole events of JSON objects, and need not be cut to know that.
+    """
 
     idle: bool
+
+    @property
+    def plain(self) -> Search:
+        """See above."""
+        ...
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
         """The events that these bytes complete."""
@@ -51,25 +65,21 @@ class Framing:
 
     Attributes:
         kind: the framing, or None while the first bytes have not told it.
+        framer: what cuts, once that is known and can be cut.
     """
 
-    __slots__ = ("_framer", "_head", "_max", "kind")
+    __slots__ = ("_head", "_max", "framer", "kind")
 
     def __init__(self, max_event: int) -> None:
         self._max = max_event
         self._head = b""
-        self._framer: Framer | None = None
+        self.framer: Framer | None = None
         self.kind: Kind | None = None
-
-    @property
-    def idle(self) -> bool:
-        """The next byte begins an event; False while the framing is not known."""
-        return self._framer is not None and self._framer.idle
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
         """The events that these bytes complete."""
-        if self._framer is not None:
-            return self._framer.feed(chunk)
+        if self.framer is not None:
+            return self.framer.feed(chunk)
         if self.kind is not None:
             return []
         self._head += chunk
@@ -82,8 +92,8 @@ class Framing:
         if self.kind is None and self._head:
             self.kind = recognise(self._head + b"\n" * _ENOUGH)
             events = self._begin()
-        if self._framer is not None:
-            events += self._framer.finish()
+        if self.framer is not None:
+            events += self.framer.finish()
         return events
 
     def _begin(self) -> list[RawEvent]:
@@ -93,8 +103,8 @@ class Framing:
         head, self._head = self._head.removeprefix(_BOM), b""
         if self.kind == "opaque":
             return []
-        self._framer = SSEFramer(self._max) if self.kind == "sse" else JSONFramer(self._max)
-        return self._framer.feed(head)
+        self.framer = SSEFramer(self._max) if self.kind == "sse" else JSONFramer(self._max)
+        return self.framer.feed(head)
 
 
 def recognise(head: bytes) -> Kind | None:

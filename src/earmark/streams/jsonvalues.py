@@ -12,12 +12,17 @@ brace, and there it does not.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from earmark.streams.kept import Kept, RawEvent
 
 _OUTSIDE_STRING: Final = re.compile(rb'["{}]')
 _INSIDE_STRING: Final = re.compile(rb'["\\{]')
+
+
+def _nothing(_: bytes) -> None:
+    """Find nothing."""
 
 
 class JSONFramer:
@@ -40,6 +45,11 @@ class JSONFramer:
         self._escaped = False
         self._new_line = True
         self.idle = True
+
+    @property
+    def plain(self) -> Callable[[bytes], object]:
+        """Finds nothing: to see whether a piece is whole objects takes as long as to cut it."""
+        return _nothing
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
         """The objects that these bytes complete."""

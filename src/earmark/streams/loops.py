@@ -194,7 +194,7 @@ async def _logged(work: Awaitable[object]) -> None:
 
 
 def _log_lost() -> None:
-    logger.warning("on_complete was cancelled before it was done: its event loop is ending")
+    logger.warning("what a stream had left to do was cancelled: its event loop is ending")
 
 
 def _log_late(seconds: float) -> None:

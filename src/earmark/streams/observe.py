@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterable
 from typing import Final, TypeVar
 
+from anyio.abc import TaskGroup
+
 from earmark.streams.detect import factory
 from earmark.streams.dialect import DialectFactory
+from earmark.streams.draining import DrainingStream
 from earmark.streams.estimating import Estimate
+from earmark.streams.hiding import HidingStream
 from earmark.streams.observed import Observed, ObservedStream
 from earmark.streams.sources import Close
 from earmark.streams.telling import OnComplete, Teller
@@ -31,6 +35,9 @@ def observe_stream(
     aclose: Close | None = None,
     complete_timeout: float = 5.0,
     max_event: int = MAX_EVENT,
+    hide_usage: bool = False,
+    drain: float | None = None,
+    task_group: TaskGroup | None = None,
     on_drop: OnComplete | None = None,
 ) -> ObservedStream[T]:
     """Wrap a stream so that its usage is known when it ends.
@@ -47,6 +54,10 @@ def observe_stream(
         complete_timeout: how long an async `on_complete`, and then the closing of the source, are waited
             for, in seconds; the former goes on by itself afterwards.
         max_event: the largest event that is read whole, in bytes; of a larger one the end is searched.
+        hide_usage: keep the event that has nothing but the usage from the consumer, and change nothing else.
+        drain: seconds for which the source is read on after the consumer has gone, so that the provider's own
+            count still arrives; then `aclose()` returns at once, and `on_complete` is called later.
+        task_group: where the task that reads runs, if `drain` is given; it must outlive the consumer.
         on_drop: called in place of `on_complete` when the stream is dropped: a plain function that may run
             anywhere, in any thread and inside any lock.
 
@@ -58,8 +69,13 @@ def observe_stream(
         if type(value) is not int or value < 1:
             msg = f"{name} must be an integer of at least 1, not {value!r}"
             raise ValueError(msg)
-    if type(complete_timeout) not in (int, float) or not complete_timeout > 0:
-        msg = f"complete_timeout must be a number of seconds above 0, not {complete_timeout!r}"
+    _check_seconds("complete_timeout", complete_timeout)
+    if drain is not None:
+        _check_seconds("drain", drain)
+    if (drain is None) != (task_group is None):
+        msg = (
+            "drain and task_group belong together: seconds, and the task group in which to read on"
+        )
         raise ValueError(msg)
     if not callable(on_complete):
         msg = f"on_complete must be a plain or an async function, not {on_complete!r}"
@@ -70,6 +86,15 @@ def observe_stream(
         max_event=max_event,
         count_text=estimate is not None,
     )
-    return WatchedStream(
-        source, watcher, Teller(on_complete, on_drop, complete_timeout), estimate, aclose
-    )
+    teller = Teller(on_complete, on_drop, complete_timeout)
+    watched = WatchedStream(source, watcher, teller, estimate, aclose)
+    stream: ObservedStream[T] = watched
+    if drain is not None and task_group is not None:
+        stream = DrainingStream(watched, drain, task_group)
+    return HidingStream(stream, watcher) if hide_usage else stream
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        msg = f"{name} must be a number of seconds above 0, not {value!r}"
+        raise ValueError(msg)

@@ -93,7 +93,7 @@ def _dumped(body: object) -> list[Mapping[str, Any]]:
 
 def _with_usage(event: Mapping[str, Any]) -> Mapping[str, Any]:
     """The event, or one made round it where it is a usage object alone."""
-    if detect(None, event) is None and "usage" not in event:
+    if detect(None, event) is None:
         for field, around, place in _BARE:
             if field in event:
                 return {**around, place: event}

@@ -75,10 +75,10 @@ async def close_quietly(closing: tuple[Close, ...]) -> None:
         logger.exception("a source could not be closed")
 
 
-def left_to_close(closing: tuple[Close, ...]) -> tuple[Close, ...]:
-    """What a dropped stream has to close: a generator is closed by its own loop when nobody holds it."""
-    return tuple(
-        close
-        for close in closing
-        if not isinstance(getattr(close, "__self__", None), AsyncGeneratorType)
+def is_async(function: Callable[..., object]) -> bool:
+    """Whether what it returns has to be awaited, as far as can be told without calling it."""
+    return (
+        inspect.iscoroutinefunction(function)
+        or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an async call
+        or isinstance(getattr(function, "__self__", None), AsyncGeneratorType)
     )

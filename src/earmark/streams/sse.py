@@ -12,6 +12,7 @@ any field is an event without a name (Vertex). A parser by the book drops each o
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from earmark.streams.kept import Kept, RawEvent
@@ -21,6 +22,8 @@ _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 # One or more whole events with LF alone, whose data begins as a JSON object does, none of them named "error".
 # `.` takes in a CR, which would end a line: the caller sees to it that there is none.
 PLAIN: Final = re.compile(rb"(?:(?:event: (?!error).*\n)?data: \{.*\n\n)+\Z")
+
+_plain: Final = PLAIN.match
 
 # A chunk that is exactly one event, the most common of all.
 _ONE: Final = re.compile(rb"(?:event: ?(.*)\n)?data: ?(\{.*)\n\n\Z")
@@ -65,6 +68,11 @@ class SSEFramer:
         self._data: Kept | None = None
         self._stray: Kept | None = None
         self.idle = True
+
+    @property
+    def plain(self) -> Callable[[bytes], object]:
+        """Finds whole events that need not be cut."""
+        return _plain
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
         """The events that these bytes complete."""

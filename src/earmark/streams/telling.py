@@ -14,7 +14,7 @@ from functools import partial
 
 from earmark.streams.loops import Loop, current_loop, discard
 from earmark.streams.observed import Observed
-from earmark.streams.sources import Close, close_quietly
+from earmark.streams.sources import Close, close_quietly, is_async
 
 logger = logging.getLogger("earmark.streams")
 
@@ -60,7 +60,7 @@ class Teller:
     def tell_dropped(self, observed: Observed) -> None:
         """Call it from a finaliser."""
         callback = self._on_complete if self._on_drop is None else self._on_drop
-        if _is_async(callback):
+        if is_async(callback):
             self._hand_over(partial(callback, observed))
             return
         result = _called(callback, observed)
@@ -78,7 +78,7 @@ class Teller:
                 logger.debug("a dropped stream's source was not closed: its event loop is gone")
             return
         for close in closing:
-            if not _is_async(close):
+            if not is_async(close):
                 _called(close)
 
     def _hand_over(self, work: Callable[[], object]) -> bool:
@@ -105,10 +105,3 @@ def _called(function: Callable[..., object], *arguments: object) -> object:
     except Exception:
         logger.exception("on_complete has failed; the stream goes on")
         return None
-
-
-def _is_async(function: Callable[..., object]) -> bool:
-    """Whether calling it makes a coroutine."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async
-    )

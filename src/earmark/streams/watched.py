@@ -25,7 +25,6 @@ from earmark.streams.sources import (
     close_quietly,
     closers,
     iterator_of,
-    left_to_close,
 )
 from earmark.streams.telling import Teller
 from earmark.streams.watcher import Watcher
@@ -36,6 +35,9 @@ T = TypeVar("T")
 _NEW: Final = "new"
 _BUSY: Final = "busy"
 _CLOSED: Final = "closed"
+
+# The outcomes that are the consumer's doing.
+_GONE: Final = ("closed", "cancelled", "dropped")
 
 _CR: Final = 13  # as a number it is looked for several times as fast as as a piece of bytes
 
@@ -57,6 +59,7 @@ class WatchedStream(ObservedStream[T]):
         "_estimate",
         "_gate",
         "_items",
+        "_left",
         "_observed",
         "_teller",
         "_watcher",
@@ -77,6 +80,7 @@ class WatchedStream(ObservedStream[T]):
         self._teller = teller
         self._estimate = estimate
         self._items = 0
+        self._left: Outcome | None = None
         self._observed: Observed | None = None
         self._gate: str | None = _NEW
 
@@ -115,6 +119,10 @@ class WatchedStream(ObservedStream[T]):
     def observed(self) -> Observed:
         """What was told, or a look."""
         return self._observed or self._watcher.look("open", items=self._items)
+
+    def leave(self, outcome: Outcome) -> None:
+        """Say how the consumer left, where somebody else reads on in its place; the first word counts."""
+        self._left = self._left or outcome
 
     def __del__(self) -> None:
         if getattr(self, "_gate", _CLOSED) is not _CLOSED and not sys.is_finalizing():
@@ -162,7 +170,7 @@ class WatchedStream(ObservedStream[T]):
         try:
             await self._complete(outcome or self._watcher.ending(), error)
         except GeneratorExit:
-            self._teller.close_dropped(left_to_close(self._closing))
+            self._teller.close_dropped(self._closing)
             raise
         except BaseException:
             await shielded(close_quietly(self._closing), self._teller.seconds)
@@ -178,6 +186,8 @@ class WatchedStream(ObservedStream[T]):
         """What is to be told, the first time; None afterwards."""
         if self._observed is not None:
             return None
+        if self._left is not None and outcome in _GONE:
+            outcome = self._left
         seen = self._watcher.look(outcome, error, self._items)
         self._observed = with_estimate(seen, self._estimate)
         return self._observed
@@ -188,4 +198,4 @@ class WatchedStream(ObservedStream[T]):
         observed = self._conclude("dropped")
         if observed is not None:
             self._teller.tell_dropped(observed)
-        self._teller.close_dropped(left_to_close(self._closing))
+        self._teller.close_dropped(self._closing)

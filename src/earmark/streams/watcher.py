@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
 from earmark.streams.dialect import Dialect, DialectFactory
-from earmark.streams.framing import Framing
+from earmark.streams.framing import Framing, Kind, Search
 from earmark.streams.kept import RawEvent, salvage
 from earmark.streams.observed import Observed, Outcome
 from earmark.streams.payloads import event_of
-from earmark.streams.sse import PLAIN
 from earmark.streams.undecided import Undecided
 
 logger = logging.getLogger("earmark.streams")
 
-Search = Callable[[bytes], object]
-"""Looks at bytes; None where it finds nothing."""
+_raw_decode: Final = json.JSONDecoder().raw_decode
 
-_plain_sse: Final = PLAIN.match
-_decode: Final = json.JSONDecoder().decode
+
+_BLANKS: Final = (b" ", b"\t", b"\n", b"\r")
 
 
 def _never(_: bytes) -> None:
@@ -83,6 +81,11 @@ class Watcher:
         self.text_length: int | None = 0 if count_text else None
         self.plain: Search = _never
         self._speak(Undecided() if factory is None else factory(expected_choices))
+
+    @property
+    def kind(self) -> Kind | None:
+        """The framing of what was seen, or None while that is not known."""
+        return self._framing.kind
 
     def see(self, item: Any) -> bool:  # noqa: ANN401 - an item is whatever a source gives
         """Read one item. True once the event that ends the stream was seen."""
@@ -153,9 +156,11 @@ class Watcher:
         framing = self._framing
         known = framing.kind
         self._read(framing.feed(piece))
-        if framing.kind == "opaque" and known is None:
+        framer = framing.framer
+        if framer is not None:
+            self.plain = framer.plain if framer.idle else _never
+        elif known is None and framing.kind == "opaque":
             _warn_of_compression()
-        self.plain = _plain_sse if framing.kind == "sse" and framing.idle else _never
 
     def _see_object(self, item: object) -> None:
         found = event_of(item)
@@ -183,19 +188,18 @@ class Watcher:
 
     def _read_whole(self, name: str | None, data: bytes) -> None:
         """Read one event, unless its bytes say that it cannot matter."""
-        first = data[:1]
-        if first in b" \t\n":
-            first = data.lstrip()[:1]
-        if first == b"{":
+        if data[:1] in _BLANKS:
+            data = data.lstrip()
+        if data.startswith(b"{"):
             if name == "error" or self.trigger(data) is not None:
-                self._observe(name, _decode(data.decode("utf-8", "replace")))
+                self._observe(name, _decoded(data.decode("utf-8", "replace")))
             return
         text = data.decode("utf-8", "replace")
-        values = _array(text) if first == b"[" else None
+        values = _array(text) if data.startswith(b"[") else None
         if values is not None:
             for value in values:
                 self._observe(name, value)
-        elif first:
+        elif text:
             self._observe_text(name, text)
 
     def _observe(self, name: str | None, payload: Mapping[str, Any]) -> None:
@@ -243,10 +247,23 @@ class Watcher:
             logger.warning(message, *details, exc_info=exc_info)
 
 
+def _decoded(text: str) -> Any:  # noqa: ANN401 - whatever the JSON holds
+    """The JSON value that a text is; as `json.loads`, without its looking for blanks on both sides first.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value, end = _raw_decode(text)
+    if end != len(text) and not text[end:].isspace():
+        msg = f"something follows at character {end}"
+        raise ValueError(msg)
+    return value
+
+
 def _array(text: str) -> list[Mapping[str, Any]] | None:
     """The objects in an array; None for `[DONE]`, which begins like one."""
     try:
-        values: object = _decode(text)
+        values: object = _decoded(text)
     except ValueError:
         return None
     return [

@@ -103,6 +103,18 @@ ENDINGS: Final = (
         outcome="error",
     ),
     ending(
+        "vllm: an object that is an error",
+        "openai-compatible",
+        (chat("hi"), (None, {"object": "error", "message": "too long", "code": 400})),
+        outcome="error",
+    ),
+    ending(
+        "an event named error, whatever is in it",
+        "openai-compatible",
+        (chat("hi"), ("error", {"detail": "gone"})),
+        outcome="error",
+    ),
+    ending(
         "gpustack: an error that names itself in text",
         "openai-compatible",
         (chat("hi"), ("error", "failed to decode")),

@@ -132,6 +132,28 @@ ENDINGS: Final = (
         ),
     ),
     ending(
+        "responses: a count on the way is no last word",
+        "openai-responses",
+        named(
+            _response("response.created", "in_progress"),
+            _response(
+                "response.in_progress", "in_progress", {"input_tokens": 5, "output_tokens": 1}
+            ),
+        ),
+        Usage(5, 1),
+    ),
+    ending(
+        "B38: responses, completed with a report about the input alone",
+        "openai-responses",
+        named(
+            _response("response.created", "in_progress"),
+            _response("response.completed", "completed", {"input_tokens": 5, "total_tokens": 5}),
+        ),
+        Usage(5, reported_total=5),
+        outcome="end",
+        reasons={0: "completed"},
+    ),
+    ending(
         "responses: completed without usage",
         "openai-responses",
         named(

@@ -1,0 +1,134 @@
+"""The gateway: API keys with limits in front of a provider's chat completions.
+
+The order is what keeps the counts true. Everything that can fail without the provider comes first (401, 400). Then
+`pre_commit`, before a byte goes upstream. Then, inside `async with reservation`, exactly one of:
+
+    never sent (no connection)          cancel(): everything is given back
+    refused by the provider, unbilled   settle_success(Usage(0, 0)): the tokens are given back
+    streamed                            handed over to the stream, which resolves it however it ends
+    answered whole                      settle_success(what the body says)
+    sent, outcome unknown               nothing: leaving the block closes it, and the debit stays
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx
+from pydantic import BaseModel, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from earmark import (
+    Limiter,
+    RateLimited,
+    Reservation,
+    Scope,
+    Usage,
+    ask_for_usage,
+    usage_from_response,
+)
+
+from .answers import Streamed, failed, rate_limited
+
+COMPLETIONS: Final = "/v1/chat/completions"
+
+# What httpx raises while nothing has been sent yet; whatever else it raises leaves the outcome unknown.
+NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+# A provider does not bill a request that it refuses in one of these ways; a 5xx it may.
+UNBILLED: Final = frozenset({400, 401, 403, 404, 413, 422, 429})
+
+
+class Message(BaseModel):
+    """One message of a prompt: text, or parts of several kinds."""
+
+    content: str | list[Any] | None = None
+
+
+class ChatRequest(BaseModel):
+    """As much of a request's body as the gateway has to know."""
+
+    messages: list[Message]
+    max_tokens: int = Field(default=1_000, ge=1, le=1_000_000)
+    n: int = Field(default=1, ge=1, le=128)
+    stream: bool = False
+
+    def estimate(self) -> int:
+        """The tokens to hold: a token for four characters of the prompt, and all the output it may have."""
+        prompt = sum(len(str(message.content or "")) for message in self.messages) // 4
+        return prompt + self.n * self.max_tokens
+
+
+class Gateway:
+    """Forwards chat completions for whoever has a key.
+
+    Args:
+        limiter: decides.
+        keys: the scope of every API key.
+        upstream: a client whose base URL is the provider's.
+    """
+
+    def __init__(
+        self, limiter: Limiter, keys: Mapping[str, Scope], upstream: httpx.AsyncClient
+    ) -> None:
+        self._limiter = limiter
+        self._keys = keys
+        self._upstream = upstream
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(routes=[Route(COMPLETIONS, self.complete, methods=["POST"])])
+
+    async def complete(self, request: Request) -> Response:
+        """Answer one chat completion, streamed or not."""
+        scope = self._keys.get(request.headers.get("authorization", "").removeprefix("Bearer "))
+        if scope is None:
+            return failed(401, "invalid_api_key", "This API key is not known here.")
+        body = await request.body()
+        try:
+            chat = ChatRequest.model_validate_json(body)
+        except ValidationError as error:
+            return failed(400, "invalid_request_error", str(error))
+        try:
+            reservation = await self._limiter.pre_commit(scope, tokens=chat.estimate())
+        except RateLimited as refusal:
+            return rate_limited(refusal)
+        async with reservation:
+            return await self._forward(reservation, chat, body)
+
+    async def _forward(self, reservation: Reservation, chat: ChatRequest, body: bytes) -> Response:
+        headers = {
+            "content-type": "application/json",
+            # Nobody can read the usage out of a compressed stream.
+            "accept-encoding": "identity",
+        }
+        # A stream reports its usage only where the request asks for it.
+        outgoing = self._upstream.build_request(
+            "POST", COMPLETIONS, content=ask_for_usage(body), headers=headers
+        )
+        try:
+            response = await self._upstream.send(outgoing, stream=True)
+        except NEVER_SENT:
+            await reservation.cancel()
+            return failed(502, "provider_unreachable", "The provider cannot be reached.")
+        except httpx.TransportError:
+            return failed(502, "provider_failed", "The provider broke off the connection.")
+        media_type = response.headers.get("content-type")
+        if chat.stream and response.status_code == HTTPStatus.OK:
+            stream = reservation.stream(
+                response.aiter_raw(), aclose=response.aclose, expected_choices=chat.n
+            )
+            return Streamed(stream, media_type=media_type)
+        async with aclosing(response):
+            content = await response.aread()
+        if response.status_code in UNBILLED:
+            await reservation.settle_success(Usage(0, 0))
+        elif (usage := usage_from_response(content)) is not None:
+            await reservation.settle_success(usage)
+        return Response(content, response.status_code, media_type=media_type)

@@ -1,0 +1,176 @@
+"""The open reservations of a store in memory: their names, their leases, and when each is given up.
+
+Most reservations are short and unremarkable: one entry in one dict. What is remarkable about one (a slot, a
+renewal, a second caller) stands in a note beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+from earmark.backends.tables import SlotTable
+from earmark.core.hold import Hold, Verb
+from earmark.errors import RequestIdConflict
+from earmark.ids import id_of
+from earmark.limits import HOUR, MICROSECONDS
+
+Name = TypeVar("Name")
+
+KEEP_US: Final = HOUR * MICROSECONDS
+"""How long an open reservation can be resolved after its last renewal (R10)."""
+
+
+class _Note:
+    """What is remarkable about an open reservation."""
+
+    adopted = False
+    """It was handed to a second caller under its request id."""
+    attended = False
+    """Its holder lives in this process: no lease ends it."""
+    lapsed = False
+    """Its lease is over: its slots are free and stay so."""
+    lease_us = 0
+    named = False
+    """It answers to a request id that its caller chose."""
+    renewed = 0
+    """When it was last renewed, in microseconds."""
+    slots: tuple[str, ...] = ()
+    """The keys of which it holds a slot."""
+
+
+_UNREMARKABLE: Final = _Note()
+
+
+class Book:
+    """Open reservations.
+
+    Args:
+        slots: where their slots are taken.
+        lease_us: how long a slot is held where a hold names no lease of its own, in microseconds.
+    """
+
+    def __init__(self, slots: SlotTable, lease_us: int) -> None:
+        self.open: dict[int, Hold] = {}  # in the order of their last renewal
+        self.notes: dict[int, _Note] = {}  # empty: every open one is unremarkable
+        self._names: dict[str, int] = {}  # the request ids that callers chose
+        # length -> id -> end, each in the order of the ends
+        self._leases: dict[int, dict[int, int]] = {}
+        self._slots = slots
+        self._lease_us = lease_us
+
+    def name(self, request_id: str, hold: Hold) -> None:
+        """Let a hold answer to the request id that its caller chose."""
+        self._names[request_id] = hold.id
+        self._note(hold.id).named = True
+
+    def adopt(self, request_id: str, hold: Hold) -> Hold | None:
+        """The reservation that is open under the request id, if there is one (R9).
+
+        Raises:
+            RequestIdConflict: it has other scopes or asks than `hold`.
+        """
+        known = self.open.get(self._names.get(request_id) or id_of(request_id) or 0)
+        if known is None or known.name != request_id:
+            return None
+        if not hold.repeats(known):
+            raise RequestIdConflict(request_id)
+        self._note(known.id).adopted = True
+        return known
+
+    def lend(self, hold: Hold, key: str) -> int:
+        """Note a slot that a hold was given; return the end of its lease."""
+        note = self._note(hold.id)
+        note.slots += (key,)
+        note.lease_us = hold.lease_us or self._lease_us
+        return self._begin_lease(hold.id, note, hold.at)
+
+    def strike(self, id_: int, verb: Verb) -> Hold | None:
+        """Take a reservation that is resolved off the book, and free its slots; None: it is not open."""
+        note = self.notes.get(id_)
+        if note is not None:
+            if verb == "withdraw" and note.adopted:
+                return None
+            del self.notes[id_]
+            self._end_lease(id_, note)
+            self._free(id_, note)
+            if note.named:
+                del self._names[self.open[id_].name]
+        return self.open.pop(id_, None)
+
+    def renew(self, id_: int, now: int) -> bool:
+        """Extend a lease that has not lapsed; a lapsed one is never revived (C5)."""
+        hold = self.open.pop(id_, None)
+        if hold is None:
+            return False
+        self.open[id_] = hold
+        note = self._note(id_)
+        note.renewed = now
+        if note.slots and not note.lapsed and not note.attended:
+            self._begin_lease(id_, note, now)
+        return not note.lapsed
+
+    def attend(self, id_: int) -> None:
+        """The holder is at work in this process: no lease ends the reservation from now on."""
+        if id_ in self.open:
+            note = self._note(id_)
+            note.attended = True
+            self._end_lease(id_, note)
+
+    def turn(self, now: int) -> tuple[list[Hold], int]:
+        """Free the slots of leases that are over, and give up what nobody came back for.
+
+        Returns what was given up, and the moment of the next turn.
+        """
+        ends = [now + KEEP_US]
+        for length, lease in list(self._leases.items()):
+            for id_ in over(lease, now):
+                note = self.notes[id_]
+                note.lapsed = True
+                self._free(id_, note)
+            if lease:
+                ends.append(next(iter(lease.values())))
+            else:
+                del self._leases[length]
+        given_up: list[Hold] = []
+        while self.open:
+            hold = next(iter(self.open.values()))
+            note = self.notes.get(hold.id, _UNREMARKABLE)
+            end = max(note.renewed, hold.at) + KEEP_US
+            if end > now:
+                ends.append(end)
+                break
+            if note.attended:
+                self.renew(hold.id, now)
+            else:
+                self.strike(hold.id, "abandon")
+                given_up.append(hold)
+        return given_up, min(ends)
+
+    def _note(self, id_: int) -> _Note:
+        return self.notes.setdefault(id_, _Note())
+
+    def _begin_lease(self, id_: int, note: _Note, now: int) -> int:
+        self._end_lease(id_, note)
+        end = now + note.lease_us
+        self._leases.setdefault(note.lease_us, {})[id_] = end
+        return end
+
+    def _end_lease(self, id_: int, note: _Note) -> None:
+        lease = self._leases.get(note.lease_us)
+        if lease is not None:
+            lease.pop(id_, None)
+
+    def _free(self, id_: int, note: _Note) -> None:
+        for key in note.slots:
+            self._slots.free(key, id_)
+
+
+def over(ends: dict[Name, int], now: int) -> Iterator[Name]:
+    """Take out, in order, what ends at `now` or before; `ends` is in the order of the ends."""
+    while ends:
+        name, end = next(iter(ends.items()))
+        if end > now:
+            return
+        del ends[name]
+        yield name

@@ -1,0 +1,277 @@
+"""The messages of a backend, decided in memory at one instant each, as plain functions.
+
+One lock guards everything, and nothing that runs under it can wait or call out: finalisers, which may run
+anywhere, never take it (R15). Time is read under the lock and never steps back (R11). There is no
+background task: what can no longer matter is dropped when the clock passes the next moment at which
+something ends (`_turn`), which costs one comparison per message in between (R14).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from earmark.amounts import MAX_AMOUNT
+from earmark.backends.book import KEEP_US, Book, over
+from earmark.backends.protocol import Desk, Seen
+from earmark.backends.tables import (
+    BucketTable,
+    FixedTable,
+    SlidingTable,
+    SlotTable,
+    Table,
+    WindowTable,
+    end_of_window,
+)
+from earmark.clock import Reading
+from earmark.core.hold import Hold, Verb
+from earmark.core.settlement import UNSENT, used
+from earmark.limits import CONCURRENCY, Limit, Limits, Scope
+
+# A bare key counts in these always, since it may not have been seen (R8). Amounts play no part in it.
+_BARE_KEY: Final = Limits(tpm=0, tph=0, tpd=0).all
+
+_TABLES: Final[Mapping[str, Callable[[Limit, int], WindowTable[Any]]]] = {
+    "fixed_window": FixedTable,
+    "sliding_window": SlidingTable,
+    "token_bucket": BucketTable,
+}
+
+_Pair = tuple[str, str]
+"""A key and the id of a limit: what has a state of its own (R13)."""
+
+_NO_PAIRS: Final[frozenset[_Pair]] = frozenset()
+
+
+class MemoryStore:
+    """Limits in memory.
+
+    Args:
+        reading: how the clock is read; it never steps back.
+        lease_us: microseconds for which a slot is held where a hold names no lease of its own.
+        desk: where reservations that are given up are laid.
+    """
+
+    def __init__(self, reading: Reading, lease_us: int, desk: Desk) -> None:
+        self._nanoseconds, self._ahead = reading
+        self._desk = desk
+        # The two messages of every request take it by hand, since `with` costs as much as judging a limit; and
+        # an interrupt that falls between taking it and `try` must not lock its own thread out for good.
+        self._lock = threading.RLock()
+        self._turn = 0  # the next moment at which something ends
+        self._slots = SlotTable()
+        self._book = Book(self._slots, lease_us)
+        self._tables: dict[str, WindowTable[Any]] = {}
+        self._rows: dict[str, tuple[Table[Any], ...]] = {}  # signature of limits -> their tables
+        self._added: dict[_Pair, int] = {}  # (key, request id) -> end, in the order of the ends
+        self._forgiven: dict[int, frozenset[_Pair]] = {}  # what a reset took from open holds
+
+    def reserve(self, hold: Hold) -> Hold | None:  # noqa: C901, PLR0912 - a call per limit costs as much again
+        """Judge every limit of every scope at one instant, and debit all of them or none."""
+        self._lock.acquire()
+        try:
+            hold.at = now = self._nanoseconds() // 1000 + self._ahead
+            if now >= self._turn:
+                self._forget(now)
+            if hold.request_id is not None:
+                known = self._book.adopt(hold.request_id, hold)
+                if known is not None:
+                    return known
+            asks = hold.asks
+            hold.seen = seen = []
+            totals: list[tuple[dict[str, int], str, int]] = []
+            debits: list[tuple[Table[Any], str, Limit, int]] = []
+            refused = False
+            for scope in hold.scopes:
+                key = scope.key
+                limits = scope.limits
+                tables = self._rows.get(limits.signature) or self._row(limits, now)
+                for limit, table in zip(limits.all, tables):  # noqa: B905 - a row is as long as its limits
+                    counts = table.counts
+                    if counts is not None:
+                        state = used = counts.get(key, 0)
+                    else:
+                        state = table.look(key, now)
+                        used = table.rules.used(limit, state, now, now)
+                    seen.append(state)
+                    ask = asks.get(limit.metric, limit.unasked)
+                    if ask is None:
+                        continue
+                    if used + (ask or 1) > limit.capacity and scope.enforce:
+                        refused = True  # the others are looked at all the same: a refusal names every limit
+                    elif counts is not None:
+                        totals.append((counts, key, used + ask))
+                    else:
+                        debits.append((table, key, limit, ask))
+            if refused:
+                return None
+            for counts, key, total in totals:
+                counts[key] = min(total, MAX_AMOUNT)
+            for table, key, limit, ask in debits:
+                table.debit(key, hold.id, limit, ask, now)
+                if table is self._slots:
+                    self._turn = min(self._turn, self._book.lend(hold, key))
+            self._book.open[hold.id] = hold
+            if hold.request_id is not None:
+                self._book.name(hold.request_id, hold)
+            self._turn = min(self._turn, now + KEEP_US)
+            return hold
+        finally:
+            self._lock.release()
+
+    def resolve(
+        self,
+        id: int,  # noqa: A002 - the word of every message
+        verb: Verb,
+        exact: Mapping[str, int],
+        at_least: Mapping[str, int],
+    ) -> bool:
+        """True up the holds of one reservation and free its slots; the first one wins (R5)."""
+        self._lock.acquire()
+        try:
+            now = self._nanoseconds() // 1000 + self._ahead
+            if now >= self._turn:
+                self._forget(now)
+            book = self._book
+            hold = book.strike(id, verb) if book.notes else book.open.pop(id, None)
+            if hold is None:
+                return False
+            forgiven = self._forgiven.pop(id, _NO_PAIRS) if self._forgiven else _NO_PAIRS
+            amounts = exact
+            if at_least or verb in UNSENT:
+                amounts = used(hold, verb, exact, at_least)
+            for scope in hold.scopes:
+                by_metric = scope.limits.by_metric
+                for metric, amount in amounts.items():
+                    for limit in by_metric.get(metric, ()):
+                        held = hold.asks.get(metric, limit.unasked) or 0
+                        if amount > held:
+                            self._table(limit, now).debit(scope.key, id, limit, amount - held, now)
+                        elif amount < held and not (forgiven and (scope.key, limit.id) in forgiven):
+                            table = self._tables.get(limit.id)
+                            if table is not None:
+                                table.give_back(scope.key, limit, held - amount, hold.at, now)
+            return True
+        finally:
+            self._lock.release()
+
+    def add(self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None) -> bool:
+        """Count what no hold covers (R8)."""
+        with self._lock:
+            now = self._now()
+            if isinstance(target, str):
+                key, limits = target, self._reach(target, now)
+            else:
+                key, limits = target.key, target.limits.all
+            if request_id is not None and (key, request_id) in self._added:
+                return False
+            counted = False
+            for limit in limits:
+                amount = amounts.get(limit.metric)
+                if amount:
+                    self._table(limit, now).debit(key, 0, limit, amount, now)
+                    counted = True
+            if counted and request_id is not None:
+                self._added[key, request_id] = now + KEEP_US
+                self._turn = min(self._turn, now + KEEP_US)
+            return counted
+
+    def _reach(self, key: str, now: int) -> tuple[Limit, ...]:
+        """The `tokens` limits that a bare key reaches: a minute, an hour, a day, and where it counts."""
+        found = {limit.id: limit for limit in _BARE_KEY}
+        for table in self._tables.values():
+            limit = table.counted(key, now)
+            if limit is not None and limit.metric == "tokens":
+                found.setdefault(limit.id, limit)
+        return tuple(found.values())
+
+    def renew(self, ids: Sequence[int]) -> list[bool]:
+        """Extend leases that have not lapsed."""
+        with self._lock:
+            now = self._now()
+            return [self._book.renew(id_, now) for id_ in ids]
+
+    def peek(self, scopes: tuple[Scope, ...]) -> Seen:
+        """Read the state of every limit at one instant."""
+        with self._lock:
+            now = self._now()
+            states = [
+                self._table(limit, now).look(scope.key, now)
+                for scope in scopes
+                for limit in scope.limits
+            ]
+            return Seen(tuple(states), now)
+
+    def reset(self, scopes: tuple[Scope, ...]) -> None:
+        """Forget counts; open holds on them then have nothing to give back."""
+        with self._lock:
+            self._now()
+            pairs = _pairs(scopes)
+            for key, id_ in pairs:
+                if id_ in self._tables:
+                    self._tables[id_].forget(key)
+            for hold in self._book.open.values():
+                taken = _pairs(hold.scopes) & pairs
+                if taken:
+                    self._forgiven[hold.id] = self._forgiven.get(hold.id, _NO_PAIRS) | taken
+
+    def attend(self, id_: int) -> None:
+        """The holder lives in this process: its reservation needs no lease from now on (R10)."""
+        with self._lock:
+            self._now()
+            self._book.attend(id_)
+
+    def size(self) -> int:
+        """How many states, slots, reservations and ids are kept."""
+        with self._lock:
+            self._now()
+            states = sum(map(len, self._tables.values())) + len(self._slots)
+            return states + len(self._book.open) + len(self._added)
+
+    def _now(self) -> int:
+        """The instant of a message, with everything that is over by then dropped."""
+        now = self._nanoseconds() // 1000 + self._ahead
+        if now >= self._turn:
+            self._forget(now)
+        return now
+
+    def _forget(self, now: int) -> None:
+        """Drop windows, leases, reservations and ids that are over, and find the next end."""
+        given_up, turn = self._book.turn(now)
+        for hold in given_up:
+            self._forgiven.pop(hold.id, None)
+            self._desk.forgotten.append(hold)
+        for name, table in list(self._tables.items()):
+            end = table.turn(now)
+            if len(table):
+                turn = min(turn, end)
+            else:
+                del self._tables[name]
+                self._rows.clear()
+        for _ in over(self._added, now):
+            pass
+        for end in self._added.values():
+            turn = min(turn, end)
+            break
+        self._turn = turn
+
+    def _table(self, limit: Limit, now: int) -> Table[Any]:
+        """The table of a limit, whose turn comes at the end of its window at the latest."""
+        if limit.metric == CONCURRENCY:
+            return self._slots
+        table = self._tables.get(limit.id)
+        if table is None:
+            table = self._tables[limit.id] = _TABLES[limit.algorithm](limit, now)
+            self._turn = min(self._turn, end_of_window(limit, now))
+        return table
+
+    def _row(self, limits: Limits, now: int) -> tuple[Table[Any], ...]:
+        """The tables of some limits, found once for all scopes that have the like."""
+        row = tuple(self._table(limit, now) for limit in limits)
+        self._rows[limits.signature] = row
+        return row
+
+
+def _pairs(scopes: tuple[Scope, ...]) -> frozenset[_Pair]:
+    return frozenset((scope.key, limit.id) for scope in scopes for limit in scope.limits)

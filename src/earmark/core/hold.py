@@ -1,0 +1,63 @@
+"""What a reservation is in a store: a record of what was asked and what was seen, and how it may be resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from earmark.core.admission import States
+from earmark.ids import name_of
+from earmark.limits import REQUESTS, Scope
+from earmark.usage import TOKEN_METRICS
+
+Verb = Literal["settle", "close", "abandon", "cancel", "withdraw"]
+"""How a reservation is resolved. `withdraw` is the cancel of a reserve whose reply nobody received: it spares
+a reservation that somebody else has been given since (R9)."""
+
+
+class Hold:
+    """The record of one reservation: what was asked, and what the store saw when it decided.
+
+    What is given back later comes from here, never from an inference (C13).
+
+    Attributes:
+        id: names the reservation in every message of this process; chosen before the first one is sent.
+        request_id: the caller's own name for the request, or None.
+        scopes: in the order of refusals.
+        asks: units by metric; a metric that is not named asks `Limit.unasked`.
+        lease_us: microseconds that slots are held without a renewal; None: the backend's own default.
+        seen: the state of every limit before the debit, written by the store.
+        at: the instant of the decision in microseconds, written by the store.
+    """
+
+    __slots__ = ("asks", "at", "id", "lease_us", "request_id", "scopes", "seen")
+
+    # Filled where it is made, by `Hold.of` or, on the way of every request, by hand: a call of `__init__`
+    # costs more than all of its assignments.
+    id: int
+    request_id: str | None
+    scopes: tuple[Scope, ...]
+    asks: Mapping[str, int]
+    lease_us: int | None
+    seen: States
+    at: int
+
+    @property
+    def name(self) -> str:
+        """What the request is called in the world: the caller's name for it, or one of the library's own."""
+        return self.request_id or name_of(self.id)
+
+    def repeats(self, other: Hold) -> bool:
+        """Whether this asks the same of the same keys, in whatever order (R9)."""
+        mine, theirs = self.scopes, other.scopes
+        same_keys = {scope.key for scope in mine} == {scope.key for scope in theirs}
+        return same_keys and _beyond_unasked(self.asks) == _beyond_unasked(other.asks)
+
+
+def _beyond_unasked(asks: Mapping[str, int]) -> Mapping[str, int]:
+    """The asks that differ from those of a request that names nothing."""
+    return {
+        metric: ask
+        for metric, ask in asks.items()
+        if not (ask == 0 and metric in TOKEN_METRICS) and not (ask == 1 and metric == REQUESTS)
+    }
