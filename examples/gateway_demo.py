@@ -46,13 +46,13 @@ async def play(script: Script, title: str) -> int:
     }
     async with AsyncExitStack() as stack, AsyncExitStack() as provider_stack:
         provider_url = await provider_stack.enter_async_context(serving(provider.app()))
-        upstream = await stack.enter_async_context(httpx.AsyncClient(base_url=provider_url))
+        upstream = await stack.enter_async_context(_client(provider_url))
         app = Gateway(limiter, scopes, upstream).app()
         gateway_url = await stack.enter_async_context(serving(app))
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway_url))
+        http = await stack.enter_async_context(_client(gateway_url))
         alice, bob, carol = (User(http, key, scope) for key, scope in scopes.items())
         print(f"gateway   {gateway_url}")
-        size = f"{len(script.body.content):,} bytes, {script.owed:,} tokens"
+        size = f"{len(script.body.content):,} bytes, leaves {script.owed:,} tokens debited"
         print(f"provider  {provider_url}, streams {title} ({size})")
         print(
             f"clock     earmark.testing.ManualClock, {START:g} s into a minute; only the steps move it"
@@ -71,8 +71,12 @@ async def play(script: Script, title: str) -> int:
     return table.verdict()
 
 
+def _client(base_url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=base_url, timeout=PATIENCE, trust_env=False)
+
+
 async def run(script: Script, title: str) -> int:
-    """Play within bounds: returns the exit code."""
+    """Play, but not for ever; returns the exit code."""
     try:
         async with asyncio.timeout(PATIENCE):
             return await play(script, title)

@@ -66,7 +66,7 @@ class Suspending:
         applied: how many messages of each kind reached the store.
     """
 
-    instant = False
+    instant = None
 
     def __init__(self, inner: MemoryBackend) -> None:
         self.inner = inner

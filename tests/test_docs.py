@@ -88,7 +88,7 @@ SCRIPTS: Final = [script for document in DOCUMENTS for script in scripts(documen
 def run(*command: str, timeout: float) -> None:
     """Run a command of Python's, which has to succeed and may not complain about anything left open."""
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", *command],
+        [sys.executable, "-W", "error", *command],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

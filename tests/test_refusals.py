@@ -109,9 +109,9 @@ async def test_r12_what_is_whole_on_paper_is_whole_in_doubles() -> None:
     await play(
         R("r0", shadow, tok=3),
         *(R(f"r{n}", shadow, at=n / 10) for n in range(1, 10)),
-        See("key.tokens/1", used=1, left=2),
+        See("key.tps", used=1, left=2),
         R("r10", shadow, at=1),
-        See("key.tokens/1", used=0, left=3, resets=0),
+        See("key.tps", used=0, left=3, resets=0),
         R("r11", Scope("key", shadow.limits), tok=3),
     )
 

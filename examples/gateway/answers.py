@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -11,53 +12,51 @@ from earmark import Denial, ObservedStream, RateLimited
 
 
 class Streamed(StreamingResponse):
-    """Passes an observed stream on, and closes it however the client goes.
-
-    Servers differ in that: some cancel the task that iterates, some let `send` raise and drop the iterator.
-    """
+    """Passes an observed stream on, and closes it however the client goes."""
 
     def __init__(self, stream: ObservedStream[bytes], media_type: str | None) -> None:
         super().__init__(stream, media_type=media_type)
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response; when the client leaves, some servers cancel this, with others `send` raises."""
         try:
             await super().__call__(scope, receive, send)
         finally:
             await self._stream.aclose()
 
 
-def failed(status: int, code: str, message: str, **headers: str) -> JSONResponse:
+def failed(
+    status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     """An error whose body has OpenAI's shape."""
     error = {"message": message, "type": code, "param": None, "code": code}
-    names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return JSONResponse({"error": error}, status, names)
+    return JSONResponse({"error": error}, status, headers)
 
 
 def rate_limited(refusal: RateLimited) -> JSONResponse:
     """A 429 that says which limit refused, and when to come back where a time can be named."""
-    binding = max(refusal.denials, key=_wait)
-    message = f"Rate limit reached: {_limit(binding)}."
+    message = f"Rate limit reached: {_limit(max(refusal.denials, key=_wait))}."
     headers = {}
     if not refusal.retryable:
         message += " This request can never fit into it."
-        headers["x_should_retry"] = "false"  # which OpenAI's and Anthropic's SDKs obey
+        headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's SDKs obey it
     elif refusal.retry_after is None:
         message += " Please try again when one of your requests has ended."
     else:
         seconds = max(1, math.ceil(refusal.retry_after))
         message += f" Please try again in {seconds} s."
-        headers["retry_after"] = str(seconds)
-    return failed(429, "rate_limit_exceeded", message, **headers)
+        headers["retry-after"] = str(seconds)
+    return failed(429, "rate_limit_exceeded", message, headers)
 
 
 def _wait(denial: Denial) -> float:
-    """How binding a refusal is: for ever, for so long, for an unknown time."""
+    """How long a limit refuses: for ever, for so many seconds, or until somebody frees a slot."""
     return (denial.retry_after or 0.0) if denial.retryable else math.inf
 
 
 def _limit(denial: Denial) -> str:
-    """A limit in words, without the scope's key and what others have used: the body goes to a client."""
+    """A limit in words, without the scope's key and without what others have used: a client reads it."""
     limit = denial.limit
     if limit.window is None:
         return f"{limit.amount:,} requests at a time"

@@ -1,12 +1,12 @@
 """The gateway: API keys with limits in front of a provider's chat completions.
 
-The order is what keeps the counts true. Everything that can fail without the provider comes first (401, 400). Then
-`pre_commit`, before a byte goes upstream. Then, inside `async with reservation`, exactly one of:
+The order is what keeps the counts true. What can fail without the provider comes first (401, 400), then `pre_commit`,
+before a byte goes upstream. From there on, inside `async with reservation`, what happens decides how it is resolved:
 
-    never sent (no connection)          cancel(): everything is given back
+    never sent, no connection           cancel(): everything is given back
     refused by the provider, unbilled   settle_success(Usage(0, 0)): the tokens are given back
-    streamed                            handed over to the stream, which resolves it however it ends
-    answered whole                      settle_success(what the body says)
+    streamed                            stream(…) takes it over and resolves it, however the stream ends
+    answered whole                      settle_success(usage), as the body reports it
     sent, outcome unknown               nothing: leaving the block closes it, and the debit stays
 """
 
@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import httpx
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -55,7 +55,12 @@ class ChatRequest(BaseModel):
     """As much of a request's body as the gateway has to know."""
 
     messages: list[Message]
-    max_tokens: int = Field(default=1_000, ge=1, le=1_000_000)
+    max_tokens: int = Field(
+        default=1_000,
+        ge=1,
+        le=1_000_000,
+        validation_alias=AliasChoices("max_completion_tokens", "max_tokens"),
+    )
     n: int = Field(default=1, ge=1, le=128)
     stream: bool = False
 
@@ -99,16 +104,20 @@ class Gateway:
             reservation = await self._limiter.pre_commit(scope, tokens=chat.estimate())
         except RateLimited as refusal:
             return rate_limited(refusal)
-        async with reservation:
-            return await self._forward(reservation, chat, body)
+        try:
+            async with reservation:
+                return await self._forward(reservation, chat, body)
+        except httpx.TransportError:
+            return failed(502, "provider_unavailable", "The provider did not answer.")
 
     async def _forward(self, reservation: Reservation, chat: ChatRequest, body: bytes) -> Response:
-        headers = {
-            "content-type": "application/json",
-            # Nobody can read the usage out of a compressed stream.
-            "accept-encoding": "identity",
-        }
-        # A stream reports its usage only where the request asks for it.
+        """Have the provider answer, and resolve the reservation as its answer says.
+
+        Raises:
+            httpx.TransportError: there is no answer, or not the whole of it.
+        """
+        # A stream reports its usage only where the request asks for it; a compressed one cannot be read.
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
         outgoing = self._upstream.build_request(
             "POST", COMPLETIONS, content=ask_for_usage(body), headers=headers
         )
@@ -116,9 +125,7 @@ class Gateway:
             response = await self._upstream.send(outgoing, stream=True)
         except NEVER_SENT:
             await reservation.cancel()
-            return failed(502, "provider_unreachable", "The provider cannot be reached.")
-        except httpx.TransportError:
-            return failed(502, "provider_failed", "The provider broke off the connection.")
+            raise
         media_type = response.headers.get("content-type")
         if chat.stream and response.status_code == HTTPStatus.OK:
             stream = reservation.stream(

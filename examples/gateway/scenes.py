@@ -31,10 +31,10 @@ async def settled_then_refused(
         pause.go_on()
         if script.marked:
             await reading.up_to(whole)
-            step = "the end mark is here, the body is still open"
+            step = "its end mark is here, the body is open"
         else:
             await reading.to_the_end()
-            step = "the body has ended, without an end mark"
+            step = "the body ended without an end mark"
         bytes_ = "the same bytes" if reading.body == script.body.content else "other bytes"
         await table.row(step, alice.scope, ("the same bytes", bytes_), requests=1, tokens=owed)
         pause.go_on()
@@ -56,7 +56,7 @@ async def settled_then_refused(
     )
     clock.advance(1)
     await table.row(
-        "asks again 1 s later, in the next minute",
+        "asks again 1 s later, in a new minute",
         alice.scope,
         ("200", await alice.ask()),
         requests=1,
@@ -107,7 +107,7 @@ async def not_streamed(table: Table, carol: User) -> None:
     """What the provider refuses unbilled costs no tokens; a whole answer costs what it says."""
     refused = await carol.ask(model="unknown")
     await table.row(
-        "asks for a model that the provider lacks",
+        "asks for a model that nobody has",
         carol.scope,
         ("404", refused),
         requests=1,

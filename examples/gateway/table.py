@@ -7,7 +7,7 @@ from typing import Final
 from earmark import Limit, Limiter, Scope, ScopeStatus
 
 # The widths of the columns: the step, the answer, what is expected, what `peek` says.
-_ROW: Final = "{:>2}  {:<48} {:<20} {:<26} {:<26} {}"
+_ROW: Final = "{:>2}  {:<38} {:<19} {:<25} {:<25} {}"
 
 
 class Table:
@@ -24,9 +24,9 @@ class Table:
 
     def heading(self, scope: Scope) -> None:
         """Begin a part of the table, which is about one scope."""
-        limits = ", ".join(f"{_word(limit)} {limit.amount:,}" for limit in scope.limits)
-        columns = ("", f"{scope.key} may use {limits}", "answer", "expected", "peek says", "")
-        print("", _ROW.format(*columns).rstrip(), sep="\n")
+        limits = ", ".join(map(_limit, scope.limits))
+        columns = ("", "step", "answer", "expected", "peek says", "")
+        print("", f"{scope.key}: {limits}", _ROW.format(*columns).rstrip(), sep="\n")
 
     async def row(
         self,
@@ -73,6 +73,11 @@ def _used(status: ScopeStatus) -> dict[str, int]:
 def _word(limit: Limit) -> str:
     """The table's word for what a limit counts."""
     return limit.metric if limit.window else "slots"
+
+
+def _limit(limit: Limit) -> str:
+    within = f" in {limit.window:g} s" if limit.window else ""
+    return f"{limit.amount:,} {_word(limit)}{within}"
 
 
 def _shown(used: dict[str, int]) -> str:

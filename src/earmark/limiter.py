@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +17,8 @@ from earmark.errors import EarmarkError, RateLimited
 from earmark.events import Event, Observer, tell
 from earmark.ids import next_id
 from earmark.limits import CONCURRENCY, Scope, check_key, lease_microseconds
-from earmark.reservation import Dropped, Office, Reservation
+from earmark.office import Office
+from earmark.reservation import Dropped, Reservation
 from earmark.shielding import finish
 from earmark.usage import Usage
 
@@ -88,9 +88,11 @@ class Limiter:
         desk = office.desk
         if desk.dropped or desk.forgotten:
             await office.tidy()
-        known = None if request_id is None else self._known(request_id, hold, limited=limited)
-        if known is not None:
-            return known
+        if request_id is not None:
+            check_key("request_id", request_id)
+            handle = office.repeated(hold, limited=limited)
+            if handle is not None:
+                return handle
         if not (limited and office.participants):
             return self._admit_unlimited(hold)
         instant = self._instant
@@ -100,11 +102,6 @@ class Limiter:
         if request_id is None and not office.observers:
             return Reservation(office, hold)
         return self._admit(hold, standing)
-
-    def _known(self, request_id: str, hold: Hold, *, limited: bool) -> Reservation | None:
-        """The handle that answers to the request id without asking the store, if there is one."""
-        handle = self._office.handle(check_key("request_id", request_id))
-        return None if handle is None else handle.answer(request_id, hold, limited=limited)
 
     async def _reserve(self, hold: Hold) -> Hold | None:
         """Reserve with a backend that may suspend: an interrupted call leaves nothing behind (R9, R16)."""
@@ -125,13 +122,16 @@ class Limiter:
 
     def _admit(self, hold: Hold, standing: Hold) -> Reservation:
         """The handle of what stands after `hold` was sent: its own, or the one that was open before."""
-        name = standing.name
-        handle = self._office.handle(name)
-        if handle is None or handle.id != standing.id:
-            handle = Reservation(self._office, standing)
-            self._office.desk.handles[name] = weakref.ref(handle)
-            if standing is hold:
-                self._office.tell("admitted", hold)
+        office = self._office
+        handle = office.handle_of(standing)
+        if handle is None:
+            if standing is not hold:
+                office.take_back(standing)
+            handle = Reservation(office, standing)
+            office.sign_on(handle, standing)
+        if not hasattr(standing, "told"):
+            standing.told = True
+            office.tell("admitted", standing)
         return handle
 
     def _admit_unlimited(self, hold: Hold) -> Reservation:
@@ -139,8 +139,8 @@ class Limiter:
         hold.seen, hold.at = (), 0
         handle = Reservation(self._unlimited, hold)
         if hold.request_id is not None:
-            self._office.desk.handles[hold.request_id] = weakref.ref(handle)
-        self._office.tell("admitted", hold)
+            self._unlimited.sign_on(handle, hold)
+        self._unlimited.tell("admitted", hold)
         return handle
 
     def _refusal(self, hold: Hold) -> RateLimited:
@@ -201,11 +201,17 @@ class Limiter:
         await self._office.tidy()
         if not any(amounts.values()) or not self._office.participants:
             return
-        work = self._backend.add(key_or_scope, amounts, request_id)
-        counted = await (work if self._instant else finish(work))
+        message = (key_or_scope, amounts, request_id)
+        await (self._add(*message) if self._instant else finish(self._add, *message))
+
+    async def _add(
+        self, target: str | Scope, amounts: Mapping[str, int], request_id: str | None
+    ) -> None:
+        counted = await self._backend.add(target, amounts, request_id)
         if counted and self._office.observers:
-            key = key_or_scope if isinstance(key_or_scope, str) else key_or_scope.key
-            tell(self._office.observers, Event("post_stream", request_id, (key,), used=amounts))
+            key = target if isinstance(target, str) else target.key
+            event = Event("post_stream", request_id, (key,), used=amounts)
+            tell(self._office.observers, event)
 
     async def peek(self, *scopes: Scope) -> tuple[ScopeStatus, ...]:
         """What each limit has used, has left, and when it resets; one status per scope. Changes nothing."""

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import logging
 import warnings
-import weakref
 from collections.abc import AsyncIterable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar
 
 from earmark.answers import ScopeStatus
-from earmark.backends.protocol import Backend, Instant
 from earmark.core.admission import statuses
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING, known_of
-from earmark.errors import RequestIdConflict
-from earmark.events import Event, Kind, Observer, tell
 from earmark.limits import CONCURRENCY, Scope
+from earmark.office import Office
 from earmark.shielding import finish
 from earmark.usage import Usage
 
@@ -55,70 +52,6 @@ MOVES: Final[Mapping[State, Mapping[Verb, Resolved]]] = {
 """Every legal move (R5). Whatever is not here is illegal, and an illegal move changes nothing."""
 
 
-class Participant(Protocol):
-    """Whoever holds something for a reservation; one procedure resolves them all."""
-
-    @property
-    def instant(self) -> Instant | None:
-        """The same as a plain function, where it never suspends."""
-        ...
-
-    async def resolve(
-        self,
-        id: int,  # noqa: A002 - the word of every message
-        verb: Verb,
-        exact: Mapping[str, int],
-        at_least: Mapping[str, int],
-    ) -> bool:
-        """Resolve what is held under the id; True iff it was open."""
-        ...
-
-
-class Office:
-    """What the reservations of one kind share: a limiter has one for those that a limit concerns, one for the others.
-
-    Attributes:
-        backend: where limits are kept.
-        participants: who holds something for them; nobody, where no limit concerns them.
-        instant: whether no participant ever suspends.
-        desk: what the limiters of this process share about the backend.
-        observers: who hears of every event.
-    """
-
-    __slots__ = ("backend", "desk", "instant", "observers", "participants")
-
-    def __init__(
-        self,
-        backend: Backend,
-        participants: tuple[Participant, ...],
-        observers: tuple[Observer, ...],
-    ) -> None:
-        self.backend = backend
-        self.participants = participants
-        self.instant = all(participant.instant for participant in participants)
-        self.desk = backend.desk
-        self.observers = observers
-
-    def handle(self, name: str) -> Reservation | None:
-        """The handle of that name, if somebody still has it."""
-        known = self.desk.handles.get(name)
-        return None if known is None else known()
-
-    def tell(self, kind: Kind, hold: Hold, used: Mapping[str, int] = NOTHING) -> None:
-        """Tell the observers what became of a hold."""
-        if self.observers:
-            keys = tuple(scope.key for scope in hold.scopes)
-            tell(self.observers, Event(kind, hold.name, keys, asked=hold.asks, used=used))
-
-    async def tidy(self) -> None:
-        """Do what finalisers could only note, and report what the store gave up (R15)."""
-        desk = self.desk
-        while desk.dropped:
-            await desk.dropped.popleft().do()
-        while desk.forgotten:
-            self.tell("expired", desk.forgotten.popleft())
-
-
 class Reservation:
     """One logical request's holds and slots over all its scopes; made by `Limiter.pre_commit`.
 
@@ -137,11 +70,10 @@ class Reservation:
     @property
     def request_id(self) -> str:
         """The caller's id of the request, or one of the library's own."""
-        name = self._hold.name
         if self._state == "open":
             # Whoever reads the id may ask for it again, and must then get this very object (R9).
-            self._office.desk.handles[name] = weakref.ref(self)
-        return name
+            self._office.sign_on(self, self._hold)
+        return self._hold.name
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -180,25 +112,6 @@ class Reservation:
     def degraded(self) -> bool:
         """True where the store could not be asked and the request was admitted without it."""
         return False
-
-    @property
-    def id(self) -> int:
-        """What names the reservation in every message of this process."""
-        return self._hold.id
-
-    def answer(self, request_id: str, hold: Hold, *, limited: bool) -> Self | None:
-        """This handle, if it is open and the same request asks again; None where the store must be asked.
-
-        The store knows nothing of a request that no limit concerns, and alone knows the others.
-
-        Raises:
-            RequestIdConflict: `hold` has other scopes or asks.
-        """
-        if self._state != "open" or (limited and self._office.participants):
-            return None
-        if not hold.repeats(self._hold):
-            raise RequestIdConflict(request_id)
-        return self
 
     def __repr__(self) -> str:
         keys = ", ".join(scope.key for scope in self._hold.scopes)
@@ -305,23 +218,18 @@ class Reservation:
         exact: Mapping[str, int] = NOTHING,
         at_least: Mapping[str, int] = NOTHING,
     ) -> Coroutine[Any, Any, bool]:
-        """Make one legal move, after what finalisers have noted before it."""
-        work = self._move(verb, exact, at_least)
-        office = self._office
-        if not office.instant:
-            work = finish(work)
-        return self._tidily(work) if office.desk.dropped else work
-
-    async def _tidily(self, work: Coroutine[Any, Any, bool]) -> bool:
-        await self._office.tidy()
-        return await work
-
-    def begin(
-        self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
-    ) -> Coroutine[Any, Any, bool]:
         """Make one legal move with every participant; one that has begun finishes (R16)."""
-        work = self._move(verb, exact, at_least)
-        return work if self._office.instant else finish(work)
+        office = self._office
+        move = self._tidily if office.desk.dropped else self._move
+        if office.instant:
+            return move(verb, exact, at_least)
+        return finish(move, verb, exact, at_least)
+
+    async def _tidily(
+        self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+    ) -> bool:
+        await self._office.tidy()
+        return await self._move(verb, exact, at_least)
 
     async def _move(
         self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
@@ -346,20 +254,12 @@ class Reservation:
             self._state = "open"
             raise
         if office.desk.handles:
-            self._sign_off()
+            office.sign_off(hold)
         if not won:
             self._state = "abandoned"
         elif office.observers and verb != "withdraw":
             office.tell(state, hold, {**at_least, **exact})
         return won
-
-    def _sign_off(self) -> None:
-        """Answer to the request id no longer, unless another handle has it by now."""
-        handles = self._office.desk.handles
-        name = self._hold.name
-        known = handles.get(name)
-        if known is not None and known() in (self, None):
-            del handles[name]
 
     def _attend(self) -> None:
         """Renew by itself from now on: the holder is at work (R10)."""
@@ -378,7 +278,9 @@ class Reservation:
     ) -> None:
         if self._handed_over:
             return
-        if error is None or isinstance(error, Exception):
+        if isinstance(error, GeneratorExit) and not self._office.instant:
+            self._drop()  # whoever ran the block is being collected: nothing can be awaited here
+        elif error is None or isinstance(error, Exception):
             await self.close_reserved_only()
         else:
             await self.abandon()
@@ -404,14 +306,12 @@ class Reservation:
         at_least: Mapping[str, int] = NOTHING,
     ) -> None:
         """Note that nobody can resolve this any more; needs no lock and no loop."""
-        desk = self._office.desk
-        if desk.handles:
-            self._sign_off()
+        self._office.sign_off(self._hold)
         state = MOVES[self._state].get(verb)
         if state is not None:
             self._state = state
             noted = Dropped(self._office, self._hold, verb, exact, at_least)
-            desk.dropped.append(noted)
+            self._office.desk.dropped.append(noted)
 
 
 def _after_stream(observed: Observed) -> tuple[Verb, Mapping[str, int], Mapping[str, int]]:
@@ -437,15 +337,23 @@ class Dropped(NamedTuple):
         """Resolve it. What fails is logged: its debits stay, as they would have; its lease frees the slots."""
         handle = _Noted(self.office, self.hold)
         try:
-            await handle.begin(self.verb, self.exact, self.at_least)
+            await handle.finish_off(self)
         except Exception:
             logger.exception("the dropped %s could not be resolved", self.hold.name)
+        except BaseException:
+            if handle.state == "open":  # cut off by the end of a loop: another may do it
+                self.office.desk.dropped.append(self)
+            raise
 
 
 class _Noted(Reservation):
     """The handle of a dropped reservation, which nobody notes a second time."""
 
     __slots__ = ()
+
+    async def finish_off(self, dropped: Dropped) -> None:
+        message = (dropped.verb, dropped.exact, dropped.at_least)
+        await (self._move(*message) if self._office.instant else finish(self._move, *message))
 
     def __del__(self) -> None:
         """Warn of nothing: that was done."""

@@ -3,14 +3,15 @@
 There are two kinds of cancellation, and each passes through the other's shield: `asyncio.Task.cancel` comes
 once and goes through an anyio shield; a cancelled anyio scope comes again at every await and leaves
 `asyncio.shield` at once. On asyncio the work is therefore a task of its own, and a cancelled caller waits
-for it under an anyio shield. Elsewhere there is only the second kind, and the shield is enough.
+for it under an anyio shield. On trio there is only the second kind, and the shield is enough.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import sys
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 Result = TypeVar("Result")
@@ -23,43 +24,69 @@ PATIENCE: Final = 5.0
 _at_work: set[asyncio.Task[Any]] = set()  # the loop holds tasks weakly
 
 
-async def finish(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run `work` to its end; a cancellation of the caller propagates once the work is done.
+def in_trio() -> bool:
+    """Whether a task of trio's runs this code.
 
+    To be asked before asyncio is: as a guest, trio runs within asyncio's loop.
+    """
+    trio = sys.modules.get("trio")
+    return trio is not None and trio.lowlevel.in_trio_task()
+
+
+async def finish(work: Callable[..., Coroutine[Any, Any, Result]], *arguments: object) -> Result:
+    """Call `work` and run it to its end; a cancellation of the caller propagates once the work is done.
+
+    It takes a function, so that a caller that is cancelled before its first step leaves no coroutine behind.
     On asyncio a cancelled caller waits at most `PATIENCE` seconds: later the work goes on alone, and that
     is logged.
+
+    Raises:
+        Exception: what the work raises; where the caller is cancelled as well, that is logged, and the
+            cancellation raised.
     """
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        return await _finish_in_scope(work)
-    task = loop.create_task(work)
+    if in_trio():
+        return await _finish_in_scope(work, arguments)
+    task = asyncio.get_running_loop().create_task(work(*arguments) if callable(work) else work)
     _at_work.add(task)
     task.add_done_callback(_at_work.discard)
     try:
         return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.cancelled():
-            await _wait_out(task)
-        raise
+    except asyncio.CancelledError as first:
+        if task.cancelled():  # with the loop, which is ending
+            raise
+        again = await outlast(task, PATIENCE)
+        if task.done():
+            _report(task)
+        else:
+            logger.warning("%r outlives its cancelled caller by more than %g s", task, PATIENCE)
+            task.add_done_callback(_report)
+        try:
+            # A scope takes its own cancellation out of the caller's way: that of the task must not be lost with it.
+            raise again or first
+        finally:
+            del again  # as in `outlast`
 
 
-async def _wait_out(task: asyncio.Task[Any]) -> None:
-    """Wait for a task whose caller is cancelled, through both kinds of cancellation."""
+async def outlast(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:
+    """Wait for a task of asyncio's through both kinds of cancellation, for at most so many seconds.
+
+    Returns the last `Task.cancel` of the caller that came meanwhile, which the caller has to raise, or None.
+    """
     import anyio
 
-    with anyio.move_on_after(PATIENCE, shield=True) as scope:
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError:
-                if scope.cancel_called:
-                    raise
-    if not task.done():
-        logger.warning("%r outlives its cancelled caller by more than %g s", task, PATIENCE)
-        task.add_done_callback(_report)
-    else:
-        _report(task)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    came: asyncio.CancelledError | None = None
+    try:
+        with anyio.CancelScope(shield=True):
+            while not task.done() and loop.time() < deadline:
+                try:
+                    await asyncio.wait({task}, timeout=deadline - loop.time())
+                except asyncio.CancelledError as error:
+                    came = error
+        return came
+    finally:
+        del came  # its traceback has this frame: a cycle would keep the caller's handles alive
 
 
 def _report(task: asyncio.Task[Any]) -> None:
@@ -67,11 +94,21 @@ def _report(task: asyncio.Task[Any]) -> None:
         logger.error("work of a cancelled caller failed", exc_info=task.exception())
 
 
-async def _finish_in_scope(work: Coroutine[Any, Any, Result]) -> Result:
+async def _finish_in_scope(
+    work: Callable[..., Coroutine[Any, Any, Result]], arguments: tuple[object, ...]
+) -> Result:
     import anyio
     import anyio.lowlevel
 
-    with anyio.CancelScope(shield=True):
-        result = await work
+    try:
+        with anyio.CancelScope(shield=True):
+            result = await (work(*arguments) if callable(work) else work)
+    except Exception as error:
+        try:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except BaseException:
+            logger.error("work of a cancelled caller failed", exc_info=error)  # noqa: TRY400 - it is that error
+            raise
+        raise
     await anyio.lowlevel.checkpoint_if_cancelled()
     return result

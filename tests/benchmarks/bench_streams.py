@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
@@ -96,16 +97,16 @@ async def once(items: Sequence[Any], wrap: Wrap) -> float:
 async def measure(count: int, rounds: int) -> dict[str, tuple[float, float, float]]:
     """For each case: bare, through the pass-through class, observed."""
     table = cases(count)
-    best = dict.fromkeys(table, (float("inf"),) * 3)
+    best = dict.fromkeys(table, (math.inf, math.inf, math.inf))
     for _ in range(rounds):
         for name, (items, wrap) in table.items():
-            row = (
-                await once(items, lambda bare: bare),
-                await once(items, PassThrough),
-                await once(items, wrap),
+            bare, through, observed = best[name]
+            best[name] = (
+                min(bare, await once(items, lambda stream: stream)),
+                min(through, await once(items, PassThrough)),
+                min(observed, await once(items, wrap)),
             )
-            best[name] = tuple(map(min, best[name], row))  # type: ignore[assignment]
-    return best  # type: ignore[return-value]
+    return best
 
 
 def report(count: int, figures: dict[str, tuple[float, float, float]]) -> None:

@@ -209,13 +209,30 @@ def by_the_book(body: bytes) -> list[RawEvent]:
 LINES = st.lists(
     st.tuples(
         st.sampled_from(
-            ["data: {}", 'data: {"usage": 1}', "data:x", "data: [DONE]", "event: message", "event: error", "error: x",
-             ": c", "id: 7", "", "", "", "data: é\u2028", "data", "datax: 1", "event:", "data: {} "]
+            [
+                "data: {}",
+                'data: {"usage": 1}',
+                "data:x",
+                "data: [DONE]",
+                "event: message",
+                "event: error",
+                "error: x",
+                ": c",
+                "id: 7",
+                "",
+                "",
+                "",
+                "data: é\u2028",
+                "data",
+                "datax: 1",
+                "event:",
+                "data: {} ",
+            ]
         ),
         st.sampled_from(["\n", "\n", "\r\n", "\r"]),
     ),
     max_size=12,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=examples(400))
@@ -242,9 +259,19 @@ def test_plain_is_whole_events_alone(lines: list[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"data: {}\n", b"data: {}\n\ndata: {}\n", b"data: [DONE]\n\n", b"event: error\ndata: {}\n\n", b"error: {}\n\n",
-     b"{}\n\n", b"data: {}\ndata: {}\n\n", b"", b"\n\n", b"data: x\n\n"],
-)  # fmt: skip
+    [
+        b"data: {}\n",
+        b"data: {}\n\ndata: {}\n",
+        b"data: [DONE]\n\n",
+        b"event: error\ndata: {}\n\n",
+        b"error: {}\n\n",
+        b"{}\n\n",
+        b"data: {}\ndata: {}\n\n",
+        b"",
+        b"\n\n",
+        b"data: x\n\n",
+    ],
+)
 def test_plain_leaves_what_can_matter(body: bytes) -> None:
     """Half an event, `[DONE]`, an error and bare JSON are for the parser."""
     assert PLAIN.match(body) is None
@@ -346,14 +373,38 @@ def test_a_piece_costs_the_same_however_long_the_event() -> None:
 
 
 SALVAGE: list[tuple[str, str | None, str, str, Any]] = [
-    ("the type in the head", None, '{"type":"response.completed","response":{', '"usage":{"input_tokens":5}}}', ("response.completed", 5)),
-    ("the name of the event", "response.completed", '{"response":{', '"usage":{"input_tokens":5}}}', ("response.completed", 5)),
-    ("the last report with a count", None, "{", '"usage":{"input_tokens":5},"usage":{"input_tokens":"x"}}', (None, 5)),
-    ("a cut report is none", None, "{", '"usage":{"input_tokens":5},"usage":{"input_tokens":9', (None, 5)),
+    (
+        "the type in the head",
+        None,
+        '{"type":"response.completed","response":{',
+        '"usage":{"input_tokens":5}}}',
+        ("response.completed", 5),
+    ),
+    (
+        "the name of the event",
+        "response.completed",
+        '{"response":{',
+        '"usage":{"input_tokens":5}}}',
+        ("response.completed", 5),
+    ),
+    (
+        "the last report with a count",
+        None,
+        "{",
+        '"usage":{"input_tokens":5},"usage":{"input_tokens":"x"}}',
+        (None, 5),
+    ),
+    (
+        "a cut report is none",
+        None,
+        "{",
+        '"usage":{"input_tokens":5},"usage":{"input_tokens":9',
+        (None, 5),
+    ),
     ("text is no report", None, "{", r'"text":"\"usage\":{\"input_tokens\":5}"}', None),
     ("no report", None, "{", '"metadata":{}}', None),
     ("half a character", None, "{", '\udce9"usage" : {"input_tokens":5}}', (None, 5)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

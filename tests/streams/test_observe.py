@@ -22,7 +22,19 @@ from earmark.streams import Dialect, Observed, ObservedStream, observe_stream
 from earmark.streams.observed import OUTCOMES
 from earmark.usage import Usage
 from tests.scale import examples
-from tests.streams.toys import DONE, SAY, USAGE, Source, Told, ToldLater, Toy, cut, generate, sse
+from tests.streams.toys import (
+    DONE,
+    SAY,
+    USAGE,
+    Source,
+    Told,
+    ToldLater,
+    Toy,
+    cut,
+    generate,
+    sse,
+    take,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -223,11 +235,23 @@ def test_nothing_is_read_after_the_end() -> None:
 
 @pytest.mark.parametrize(
     "broken",
-    [b"data: {\n\n", b"data: }\n\n", b'data: {"usage": {"in": 1\n\n', b'data: {"usage"}\n\n', b"data: " + b'{"usage":[' * 50_000 + b"\n\n",
-     b'data: {"usage": ' + b"9" * 5000 + b"}\n\n", b"data: \xff\xfe\n\n", b'data: {"usage": NaN}\n\n', b"data: [1, {\n\n",
-     {"usage": {"in": -1}}, {"usage": {"in": 10**30}}, {"usage": {"in": "x"}}, LookAlike(None)],
+    [
+        b"data: {\n\n",
+        b"data: }\n\n",
+        b'data: {"usage": {"in": 1\n\n',
+        b'data: {"usage"}\n\n',
+        b"data: " + b'{"usage":[' * 50_000 + b"\n\n",
+        b'data: {"usage": ' + b"9" * 5000 + b"}\n\n",
+        b"data: \xff\xfe\n\n",
+        b'data: {"usage": NaN}\n\n',
+        b"data: [1, {\n\n",
+        {"usage": {"in": -1}},
+        {"usage": {"in": 10**30}},
+        {"usage": {"in": "x"}},
+        LookAlike(None),
+    ],
     ids=lambda value: str(value)[:20],
-)  # fmt: skip
+)
 async def test_a_broken_item_is_passed_on(broken: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A malformed chunk or a hostile count is logged at most once, and what comes after it is read."""
     seen = await run([SAY, broken, USAGE, broken, DONE])
@@ -309,7 +333,7 @@ async def test_an_event_above_the_limit() -> None:
     assert (await run([hidden, DONE], max_event=10_000)).usage is None
 
 
-# ---------------------------------------------------------------- estimating (B34, B36, C40, C44)
+# ---------------------------------------------------------------- estimating: B34, B36, C40, C44
 
 GUESS = Usage(input_tokens=20, output_tokens=7)
 PARTIAL = sse({"usage": {"in": 25}})
@@ -401,9 +425,16 @@ async def test_a_dialect_is_found_or_named(dialect: Any, before: list[bytes]) ->
 
 @pytest.mark.parametrize(
     ("items", "outcome"),
-    [([sse({"x": 1})], "truncated"), ([sse({"x": 1}), DONE, SAY], "end"), ([sse({"error": {"message": "no"}})], "error"),
-     ([sse({"x": 1})] * 40, "truncated"), ([sse("x" * 600_000)] * 2, "truncated"), ([], "truncated"), ([b": hi\n\n"], "truncated")],
-)  # fmt: skip
+    [
+        ([sse({"x": 1})], "truncated"),
+        ([sse({"x": 1}), DONE, SAY], "end"),
+        ([sse({"error": {"message": "no"}})], "error"),
+        ([sse({"x": 1})] * 40, "truncated"),
+        ([sse("x" * 600_000)] * 2, "truncated"),
+        ([], "truncated"),
+        ([b": hi\n\n"], "truncated"),
+    ],
+)
 async def test_a_stream_that_never_says_what_it_is(items: list[bytes], outcome: str) -> None:
     """It is read as the shape that most have in common: `[DONE]` ends it and an error is one."""
     seen = await run(items, None)
@@ -411,10 +442,15 @@ async def test_a_stream_that_never_says_what_it_is(items: list[bytes], outcome: 
 
 
 def test_the_expected_choices_reach_the_dialect() -> None:
-    """n is the dialect's to know."""
-    made: list[int] = []
-    run_now([], lambda choices: made.append(choices) or Toy(choices), expected_choices=3)
-    assert made == [3]
+    """How many choices to expect is the dialect's to know."""
+    made: list[Toy] = []
+
+    def make(choices: int) -> Dialect:
+        made.append(Toy(choices))
+        return made[-1]
+
+    run_now([], make, expected_choices=3)
+    assert [toy.expected_choices for toy in made] == [3]
 
 
 @pytest.mark.parametrize(
@@ -450,7 +486,7 @@ async def test_one_consumer_at_a_time() -> None:
     source, told = Source([], "wait"), Told()
     stream = observe_stream(source, on_complete=told, dialect=Toy)
     async with anyio.create_task_group() as group:
-        group.start_soon(anext, stream)
+        group.start_soon(take, stream)
         await source.waiting.wait()
         with pytest.raises(RuntimeError, match="another task"):
             await anext(stream)
@@ -492,10 +528,25 @@ async def test_wrapped_twice_and_dropped() -> None:
 # ---------------------------------------------------------------- properties
 
 PIECES = st.lists(
-    st.sampled_from([SAY, CRLF, NAMED, USAGE, USAGE.replace(b"\n", b"\r\n"), sse({"usage": {"in": 4}}), sse({"say": "é\u2028😀"}),
-                     b": keep-alive\n\n", sse({"enough": 1}), FAILED, b"event: error\ndata: {}\n\n", b"error: {}\n", DONE]),
+    st.sampled_from(
+        [
+            SAY,
+            CRLF,
+            NAMED,
+            USAGE,
+            USAGE.replace(b"\n", b"\r\n"),
+            sse({"usage": {"in": 4}}),
+            sse({"say": "é\u2028😀"}),
+            b": keep-alive\n\n",
+            sse({"enough": 1}),
+            FAILED,
+            b"event: error\ndata: {}\n\n",
+            b"error: {}\n",
+            DONE,
+        ]
+    ),
     max_size=10,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=examples(300))

@@ -16,18 +16,30 @@ from earmark.streams import Observed, observe_stream
 from earmark.usage import Usage
 from tests.scale import examples
 from tests.streams.test_observe import Model, ServerSent
-from tests.streams.toys import DONE, SAY, USAGE, Source, Told, ToldLater, Toy, cut, generate, sse
+from tests.streams.toys import (
+    DONE,
+    SAY,
+    USAGE,
+    Source,
+    Told,
+    ToldLater,
+    Toy,
+    cut,
+    generate,
+    sse,
+    take,
+)
 
 pytestmark = pytest.mark.anyio
 
-# ---------------------------------------------------------------- hide_usage (B64)
+# ---------------------------------------------------------------- hiding: B64
 
 LONG = sse({"say": "x" * 40_000})
 LONG_USAGE = sse({"usage": {"in": 9, "out": 3, "pad": "x" * 40_000}})
 BOTH = sse({"usage": {"in": 9, "out": 3}, "say": "both"})
 NULL = sse({"usage": None, "say": "x"})
 
-HIDDEN: list[tuple[str, list[Any], list[Any]]] = [
+HIDDEN: list[tuple[str, list[Any], list[Any] | None]] = [
     ("an item of its own", [SAY, USAGE, DONE], [SAY, DONE]),
     ("between others in one item", [SAY + USAGE + DONE], [SAY + DONE]),
     ("cut in two", [SAY, USAGE[:9], USAGE[9:] + DONE], [SAY, DONE]),
@@ -39,8 +51,8 @@ HIDDEN: list[tuple[str, list[Any], list[Any]]] = [
     ("blank lines around it", [b"\n\n" + USAGE + b"\n" + DONE], [b"\n\n\n" + DONE]),
     ("a comment before it goes too", [SAY, b": hi\n" + USAGE, DONE], [SAY, DONE]),
     ("half an event, then the end of the source", [SAY[:7]], [SAY[:7]]),
-    ("a long event passes in pieces", cut(LONG, range(0, 40_000, 10_000)) + [DONE], None),
-    ("a report longer than any", cut(LONG_USAGE, range(0, 40_000, 10_000)) + [DONE], None),
+    ("a long event passes in pieces", [*cut(LONG, range(0, 40_000, 10_000)), DONE], None),
+    ("a report longer than any", [*cut(LONG_USAGE, range(0, 40_000, 10_000)), DONE], None),
     (
         "mappings",
         [{"say": "x"}, {"usage": {"in": 9, "out": 3}}, {"say": "y"}],
@@ -95,9 +107,22 @@ async def test_what_hides_nothing_is_the_very_item() -> None:
 
 LINE_ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 EVENTS = st.lists(
-    st.tuples(st.sampled_from([b'data: {"say": "x"}', b'data: {"usage": {"in": 1, "out": 2}}', b"data: [DONE]", b": c", b"event: e", b'data: {"usage"']), LINE_ENDS, LINE_ENDS),
+    st.tuples(
+        st.sampled_from(
+            [
+                b'data: {"say": "x"}',
+                b'data: {"usage": {"in": 1, "out": 2}}',
+                b"data: [DONE]",
+                b": c",
+                b"event: e",
+                b'data: {"usage"',
+            ]
+        ),
+        LINE_ENDS,
+        LINE_ENDS,
+    ),
     max_size=8,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=examples(400))
@@ -158,7 +183,7 @@ async def test_hidden_and_left() -> None:
     stream = observe_stream(source, on_complete=told, dialect=Toy, hide_usage=True)
     await anext(stream)
     async with anyio.create_task_group() as group:
-        group.start_soon(anext, stream)
+        group.start_soon(take, stream)
         await source.waiting.wait()
         with pytest.raises(RuntimeError, match="another task"):
             await anext(stream)
@@ -206,7 +231,7 @@ async def leave(stream: list[Any], way: str, source: Upstream) -> None:
     assert await anext(stream[0]) == SAY
     if way == "cancelled":
         async with anyio.create_task_group() as group:
-            group.start_soon(anext, stream[0])
+            group.start_soon(take, stream[0])
             await source.stuck.wait()
             group.cancel_scope.cancel()
     elif way == "closed":
@@ -335,7 +360,7 @@ async def test_drain_refuses_a_second_consumer() -> None:
     async with anyio.create_task_group() as group:
         stream = observe_stream(source, on_complete=told, dialect=Toy, drain=60, task_group=group)
         await anext(stream)
-        group.start_soon(anext, stream)
+        group.start_soon(take, stream)
         await source.stuck.wait()
         with pytest.raises(RuntimeError, match="another task"):
             await anext(stream)
@@ -347,8 +372,13 @@ async def test_drain_refuses_a_second_consumer() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"drain": 5}, "task_group"), ({"drain": 0}, "drain"), ({"drain": True}, "True"), ({"task_group": object()}, "drain")],
-)  # fmt: skip
+    [
+        ({"drain": 5}, "task_group"),
+        ({"drain": 0}, "drain"),
+        ({"drain": True}, "True"),
+        ({"task_group": object()}, "drain"),
+    ],
+)
 def test_bad_drains(options: dict[str, Any], words: str) -> None:
     """Drain and task group come together, and drain is a number of seconds."""
     with pytest.raises(ValueError, match=words):

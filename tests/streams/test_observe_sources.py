@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from earmark.streams import observe_stream
-from tests.streams.toys import DONE, SAY, USAGE, Told, Toy
+from tests.streams.toys import DONE, SAY, USAGE, Told, Toy, take
 
 pytestmark = pytest.mark.anyio
 
@@ -134,7 +134,7 @@ async def test_a_source_that_cannot_be_closed(
 
     class Stuck(Bare):
         async def aclose(self) -> None:
-            raise OSError
+            raise ConnectionResetError
 
     stream = observe_stream(
         Stuck([SAY, USAGE]), on_complete=told, dialect=Toy, aclose=lambda: closed.append(1)
@@ -143,7 +143,7 @@ async def test_a_source_that_cannot_be_closed(
         await way(stream)
         assert "could not be closed" in caplog.text
     else:
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionResetError):
             await way(stream)
     assert (len(told), closed) == (1, [1])
 
@@ -210,7 +210,7 @@ SILENT = HEAD + CHUNKS[0]
 
 
 @asynccontextmanager
-async def provider(*, silent: bool = False) -> AsyncIterator[str]:
+async def provider(*, silent: bool = False) -> AsyncGenerator[str, None]:
     """A server on the loopback that answers each request with the stream, and keeps its connections.
 
     A silent one says nothing after the first event.
@@ -232,7 +232,7 @@ async def provider(*, silent: bool = False) -> AsyncIterator[str]:
                         return
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - this is no Django
     async with listener, anyio.create_task_group() as group:
         group.start_soon(listener.serve, serve)
         yield f"http://127.0.0.1:{port}/"
@@ -310,7 +310,7 @@ async def test_a_cancelled_httpx_stream_ends_for_good() -> None:
         )
         assert await anext(stream) == SAY
         async with anyio.create_task_group() as group:
-            group.start_soon(anext, stream)
+            group.start_soon(take, stream)
             await anyio.wait_all_tasks_blocked()
             group.cancel_scope.cancel()
         assert [item async for item in stream] == []

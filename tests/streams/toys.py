@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import anyio
@@ -49,7 +50,7 @@ class Toy:
         return len(payload.get("say", ""))
 
     def only_usage(self, event: str | None, payload: Mapping[str, Any]) -> bool:
-        return payload.keys() == {"usage"}
+        return set(payload) == {"usage"}
 
 
 def sse(payload: Mapping[str, Any] | str) -> bytes:
@@ -66,7 +67,7 @@ DONE = sse("[DONE]")
 def cut(body: bytes, places: Iterable[int]) -> list[bytes]:
     """The pieces of a body that is cut at these places."""
     marks = [0, *sorted(place % (len(body) + 1) for place in places), len(body)]
-    return [body[start:end] for start, end in zip(marks, marks[1:], strict=False)]
+    return [body[start:end] for start, end in pairwise(marks)]
 
 
 async def generate(items: Iterable[Any]) -> AsyncIterator[Any]:
@@ -121,8 +122,6 @@ class Source:
 class Told(list[Observed]):
     """A plain on_complete that remembers what it was told."""
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __call__(self, observed: Observed) -> None:
         self.append(observed)
 
@@ -139,3 +138,8 @@ class ToldLater(Told):
     async def __call__(self, observed: Observed) -> None:  # type: ignore[override]
         await anyio.lowlevel.checkpoint()
         self.append(observed)
+
+
+async def take(stream: AsyncIterator[Any]) -> None:
+    """Ask for one item, in a task of its own."""
+    await anext(stream)

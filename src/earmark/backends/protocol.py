@@ -29,11 +29,30 @@ class Seen(NamedTuple):
 
 
 class Noted(Protocol):
-    """Work that a finaliser could only note (R15)."""
+    """Work on a hold that a finaliser could only note (R15)."""
+
+    @property
+    def hold(self) -> Hold:
+        """The hold."""
+        ...
 
     async def do(self) -> None:
         """Do it."""
         ...
+
+
+class Known(NamedTuple):
+    """Who answers to a request id in this process.
+
+    Attributes:
+        handle: the reservation, if somebody still has it.
+        hold: its record.
+        limited: whether the store knows of it.
+    """
+
+    handle: weakref.ref[Any]
+    hold: Hold
+    limited: bool
 
 
 class Desk:
@@ -49,7 +68,7 @@ class Desk:
     __slots__ = ("dropped", "forgotten", "handles")
 
     def __init__(self) -> None:
-        self.handles: dict[str, weakref.ref[Any]] = {}
+        self.handles: dict[str, Known] = {}
         self.dropped: deque[Noted] = deque()
         self.forgotten: deque[Hold] = deque()
 

@@ -28,9 +28,10 @@ class Hold:
         lease_us: microseconds that slots are held without a renewal; None: the backend's own default.
         seen: the state of every limit before the debit, written by the store.
         at: the instant of the decision in microseconds, written by the store.
+        told: set once the observers of this process have heard of its admission, or need not.
     """
 
-    __slots__ = ("asks", "at", "id", "lease_us", "request_id", "scopes", "seen")
+    __slots__ = ("asks", "at", "id", "lease_us", "request_id", "scopes", "seen", "told")
 
     # Filled where it is made, by `Hold.of` or, on the way of every request, by hand: a call of `__init__`
     # costs more than all of its assignments.
@@ -41,6 +42,7 @@ class Hold:
     lease_us: int | None
     seen: States
     at: int
+    told: bool
 
     @property
     def name(self) -> str:

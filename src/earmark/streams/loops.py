@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
+from earmark.shielding import in_trio, outlast
+
 if TYPE_CHECKING:
     import trio.lowlevel
 
@@ -51,10 +53,10 @@ class Loop(Protocol):
 
 def current_loop() -> Loop | None:
     """The loop that runs this code, or None."""
-    # First trio: as a guest it runs within asyncio's loop.
-    library = sys.modules.get("trio")
-    if library is not None and library.lowlevel.in_trio_run():
-        return _Trio(library.lowlevel.current_trio_token())
+    if in_trio():
+        import trio
+
+        return _Trio(trio.lowlevel.current_trio_token())
     try:
         return _Asyncio(asyncio.get_running_loop())
     except RuntimeError:
@@ -88,20 +90,14 @@ class _Asyncio:
 
     async def finish(self, work: Awaitable[object], seconds: float) -> None:
         task = self._start(work)
-        deadline = self._loop.time() + seconds
-        cancelled: asyncio.CancelledError | None = None
-        with anyio.CancelScope(shield=True):
-            while not task.done():
-                left = deadline - self._loop.time()
-                if left <= 0:
-                    _log_late(seconds)
-                    break
-                try:
-                    await asyncio.wait({task}, timeout=left)
-                except asyncio.CancelledError as error:
-                    cancelled = error
+        cancelled = await outlast(task, seconds)
+        if not task.done():
+            _log_late(seconds)
         if cancelled is not None:
-            raise cancelled
+            try:
+                raise cancelled
+            finally:
+                del cancelled  # a cycle with its own traceback would keep the stream alive
 
     def hand_over(self, work: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(self._call, work)

@@ -188,19 +188,17 @@ class Watcher:
 
     def _read_whole(self, name: str | None, data: bytes) -> None:
         """Read one event, unless its bytes say that it cannot matter."""
-        if data[:1] in _BLANKS:
-            data = data.lstrip()
-        if data.startswith(b"{"):
-            if name == "error" or self.trigger(data) is not None:
-                self._observe(name, _decoded(data.decode("utf-8", "replace")))
+        body = data.lstrip() if data[:1] in _BLANKS else data
+        if body.startswith(b"{"):
+            if name == "error" or self.trigger(body) is not None:
+                self._observe(name, _decoded(body.decode("utf-8", "replace")))
             return
-        text = data.decode("utf-8", "replace")
-        values = _array(text) if data.startswith(b"[") else None
+        values = _array(body.decode("utf-8", "replace")) if body.startswith(b"[") else None
         if values is not None:
             for value in values:
                 self._observe(name, value)
-        elif text:
-            self._observe_text(name, text)
+        elif body:
+            self._observe_text(name, data.decode("utf-8", "replace"))
 
     def _observe(self, name: str | None, payload: Mapping[str, Any]) -> None:
         dialect = self.dialect

@@ -1,0 +1,121 @@
+"""What the reservations of a limiter share: where their messages go, and who answers to which request id."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from earmark.backends.protocol import Backend, Instant, Known
+from earmark.core.hold import Hold, Verb
+from earmark.core.settlement import NOTHING
+from earmark.errors import RequestIdConflict
+from earmark.events import Event, Kind, Observer, tell
+
+if TYPE_CHECKING:
+    from earmark.reservation import Reservation
+
+
+class Participant(Protocol):
+    """Whoever holds something for a reservation; one procedure resolves them all."""
+
+    @property
+    def instant(self) -> Instant | None:
+        """The same as a plain function, where it never suspends."""
+        ...
+
+    async def resolve(
+        self,
+        id: int,  # noqa: A002 - the word of every message
+        verb: Verb,
+        exact: Mapping[str, int],
+        at_least: Mapping[str, int],
+    ) -> bool:
+        """Resolve what is held under the id; True iff it was open."""
+        ...
+
+
+class Office:
+    """What the reservations of one kind share: a limiter has one for those that a limit concerns, one for the others.
+
+    Attributes:
+        backend: where limits are kept.
+        participants: who holds something for them; nobody, where no limit concerns them.
+        instant: whether no participant ever suspends.
+        desk: what the limiters of this process share about the backend.
+        observers: who hears of every event.
+    """
+
+    __slots__ = ("backend", "desk", "instant", "observers", "participants")
+
+    def __init__(
+        self,
+        backend: Backend,
+        participants: tuple[Participant, ...],
+        observers: tuple[Observer, ...],
+    ) -> None:
+        self.backend = backend
+        self.participants = participants
+        self.instant = all(participant.instant for participant in participants)
+        self.desk = backend.desk
+        self.observers = observers
+
+    def sign_on(self, handle: Reservation, hold: Hold) -> None:
+        """Let a handle answer to the request id of its hold."""
+        known = Known(weakref.ref(handle), hold, limited=bool(self.participants))
+        self.desk.handles[hold.name] = known
+
+    def sign_off(self, hold: Hold) -> None:
+        """Answer to the request id no longer, unless another hold has it by now."""
+        known = self.desk.handles.get(hold.name)
+        if known is not None and known.hold.id == hold.id:
+            del self.desk.handles[hold.name]
+
+    def handle_of(self, hold: Hold) -> Reservation | None:
+        """The handle of this very hold, if somebody still has it."""
+        known = self.desk.handles.get(hold.name)
+        if known is None or known.hold.id != hold.id:
+            return None
+        handle: Reservation | None = known.handle()
+        return handle
+
+    def take_back(self, hold: Hold) -> None:
+        """Strike what a finaliser noted of this hold: it has found another holder (R9)."""
+        dropped = self.desk.dropped
+        for noted in tuple(dropped):
+            if noted.hold is hold:
+                with suppress(ValueError):  # another thread has done it by now
+                    dropped.remove(noted)
+
+    def repeated(self, hold: Hold, *, limited: bool) -> Reservation | None:
+        """The open handle that a request id names, where the store need not be asked.
+
+        The store knows nothing of a request that no limit concerns, and alone knows the others.
+
+        Raises:
+            RequestIdConflict: it was made for other scopes or asks.
+        """
+        known = self.desk.handles.get(hold.name)
+        handle: Reservation | None = None if known is None else known.handle()
+        if known is None or handle is None or handle.state != "open" or (limited and known.limited):
+            return None
+        if not hold.repeats(known.hold):
+            raise RequestIdConflict(hold.name)
+        return handle
+
+    def tell(self, kind: Kind, hold: Hold, used: Mapping[str, int] = NOTHING) -> None:
+        """Tell the observers what became of a hold."""
+        if self.observers:
+            keys = tuple(scope.key for scope in hold.scopes)
+            tell(self.observers, Event(kind, hold.name, keys, asked=hold.asks, used=used))
+
+    async def tidy(self) -> None:
+        """Do what finalisers could only note, and report what the store gave up (R15)."""
+        desk = self.desk
+        while desk.dropped:
+            await desk.dropped.popleft().do()
+        while desk.forgotten:
+            hold = desk.forgotten.popleft()
+            self.sign_off(hold)
+            self.tell("expired", hold)
