@@ -51,20 +51,13 @@ async def play(script: Script, title: str) -> int:
         gateway_url = await stack.enter_async_context(serving(app))
         http = await stack.enter_async_context(_client(gateway_url))
         alice, bob, carol = (User(http, key, scope) for key, scope in scopes.items())
-        print(f"gateway   {gateway_url}")
         size = f"{len(script.body.content):,} bytes, leaves {script.owed:,} tokens debited"
+        print(f"gateway   {gateway_url}")
         print(f"provider  {provider_url}, streams {title} ({size})")
-        print(
-            f"clock     earmark.testing.ManualClock, {START:g} s into a minute; only the steps move it"
-        )
-        print(
-            f"request   holds {HOLD} tokens: 10 for its prompt, 190 for the output that it may have"
-        )
-        table.heading(alice.scope)
+        print(f"clock     injected, {START:g} s into a minute; nothing but the steps moves it")
+        print(f"request   holds {HOLD} tokens: 10 for its prompt, 190 for all its output")
         await scenes.settled_then_refused(table, alice, provider, script, clock)
-        table.heading(bob.scope)
         await scenes.one_at_a_time(table, bob, provider, script, events)
-        table.heading(carol.scope)
         await scenes.not_streamed(table, carol)
         await provider_stack.aclose()
         await scenes.never_sent(table, carol)

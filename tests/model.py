@@ -156,14 +156,14 @@ class Model:
         return len(kept) + len(holds) + len(slots) + len(ids)
 
     def buckets_just_over(self) -> int:
-        """How many buckets are over: they may be kept until a window after the latest end that they ever had."""
+        """How many buckets are over since the last multiple of their window: they may be kept until the next."""
         just_over = 0
         for counter in self.entries:
-            if counter.algorithm == "token_bucket" and self.bucket(counter, self.now) is None:
-                ends = [self.end_of(state) for state in self.bucket_states(counter) if state]
-                just_over += (
-                    self.now < (max(ends, default=0) // counter.window + 1) * counter.window
-                )
+            state = self.bucket(counter, -1) if counter.algorithm == "token_bucket" else None
+            end = self.end_of(state) if state else 0
+            just_over += (
+                end <= self.now < (end // counter.window + 1) * counter.window if end else 0
+            )
         return just_over
 
     # What is done.

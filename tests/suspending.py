@@ -11,15 +11,19 @@ test opens a gate.
     await gate.reached.wait(); gate.open()
 
 `drive` runs a piece of work and counts its suspension points: each time the work itself yields to the loop, and each
-time a message that it sent suspends, also in a task that the library started for it. At the points of a plan it
-cancels, by `Task.cancel()` ("task") or by one of two nested anyio scopes ("scope", "outer").
+time a message suspends in a task that the library started for it. At the points of a plan it interrupts the work:
+
+* "task": `Task.cancel()`, which comes once; asyncio alone has it;
+* "scope" and "outer": one of two nested anyio scopes, whose cancellation comes again at every await;
+* "all": `Task.cancel()` for every task there is, as when a loop ends;
+* "close": the coroutine is closed where it waits, as when it is collected.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeAlias
 
@@ -28,18 +32,21 @@ import anyio.lowlevel
 import trio.testing
 
 from earmark.backends.memory import MemoryBackend
-from earmark.backends.protocol import Hold, Seen, Verb
+from earmark.backends.protocol import Seen
+from earmark.core.hold import Hold, Verb
 from earmark.errors import EarmarkError
 from earmark.limits import Scope
 
 Place = Literal["before", "after"]
-Kind = Literal["task", "scope", "outer"]
+Kind = Literal["task", "scope", "outer", "all", "close"]
 
 Plan: TypeAlias = tuple[tuple[int, Kind], ...]
-"""Which cancellation at which suspension point; point 0 is before the first step of the work."""
+"""Which interruption at which suspension point; point 0 is before the first step of the work."""
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 
 _watching: Final[ContextVar[Callable[[str], None] | None]] = ContextVar("watching", default=None)
-"""What a suspension is reported to; tasks that the work starts inherit it."""
+"""What a suspended message is reported to; tasks that the work starts inherit it."""
 
 
 class Gate:
@@ -59,11 +66,11 @@ class Gate:
 
 
 class Suspending:
-    """A memory backend behind a message that takes its time.
+    """A memory backend behind messages that take their time.
 
     Attributes:
-        points: how often a message suspended.
         applied: how many messages of each kind reached the store.
+        points: how often a message suspended.
     """
 
     instant = None
@@ -71,8 +78,8 @@ class Suspending:
     def __init__(self, inner: MemoryBackend) -> None:
         self.inner = inner
         self.desk = inner.desk
-        self.points = 0
         self.applied: Counter[str] = Counter()
+        self.points = 0
         self._gates: defaultdict[tuple[str, Place], deque[Gate]] = defaultdict(deque)
 
     def gate(self, message: str, place: Place) -> Gate:
@@ -133,128 +140,150 @@ class Suspending:
         await self.inner.aclose()
 
 
-class Stepped:
-    """An awaitable that reports each suspension of what it awaits."""
+class Closed(Exception):  # noqa: N818 - what `Stepped` raises in place of the work that it closed
+    """The work was closed where it waited."""
 
-    def __init__(self, work: Awaitable[Any], report: Callable[[str], None]) -> None:
+
+class Stepped:
+    """An awaitable that reports each suspension of a coroutine, and closes it there if `report` says so."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], report: Callable[[], bool]) -> None:
         self._work = work
         self._report = report
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        inner = self._work.__await__()
-        step: Callable[[], Any] = lambda: next(inner)  # noqa: E731 - each step is another function
+        value: Any = None
+        error: BaseException | None = None
         while True:
             try:
-                waited_for = step()
+                waits_for = self._work.send(value) if error is None else self._work.throw(error)
             except StopIteration as stop:
                 return stop.value
-            self._report("the caller")
+            finally:
+                error = None
+            if self._report():
+                self._work.close()
+                raise Closed
             try:
-                value = yield waited_for
-            except BaseException as error:  # noqa: BLE001 - it is the work's to handle
-                step = _throwing(inner, error)
-            else:
-                step = _sending(inner, value)
-
-
-def _throwing(inner: Any, error: BaseException) -> Callable[[], Any]:
-    return lambda: inner.throw(error)
-
-
-def _sending(inner: Any, value: Any) -> Callable[[], Any]:
-    # An iterator that is no generator is not sent None.
-    return lambda: next(inner) if value is None else inner.send(value)
+                value = yield waits_for
+            except BaseException as thrown:  # noqa: BLE001 - it is the work's to handle
+                error = thrown
 
 
 class Drive:
-    """One run of a piece of work, cancelled as planned.
+    """One run of a piece of work, interrupted as planned.
 
     Attributes:
         points: the suspension points, in order.
-        requested: the kinds of the cancellations that were made.
+        made: the interruptions that were made.
         result: what the work returned, or None.
-        error: the exception with which it ended, a cancellation included, or None.
+        error: what it raised, or None. An interruption is none: its traceback would keep alive what was interrupted.
+        stopped: whether it ended by the interruption.
         propagated: whether every cancellation that was made came out at the caller.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._over = False
-        self._task: asyncio.Task[None] | None = None
+        self._caller: object = None
+        self._driver: object = None
+        self._sending: str | None = None
         self._scopes: dict[Kind, anyio.CancelScope] = {}
         self.points: list[str] = []
-        self.requested: list[Kind] = []
+        self.made: list[Kind] = []
         self.result: Any = None
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
+        self.stopped = False
         self.propagated = False
 
-    async def run(self, work: Callable[[], Awaitable[Any]]) -> None:
-        """Run it to its end on the loop that runs this."""
-        if _on_asyncio():
-            self._task = task = asyncio.create_task(self._attempt(work))
-            await asyncio.wait({task})
-            if not task.cancelled():
-                task.result()
-        else:
-            async with anyio.create_task_group() as tasks:
+    async def run(self, work: Work, beside: Work | None) -> None:
+        """Run it to its end on the loop that runs this, and wait until all that it started is over."""
+        self._driver = _current_task()
+        by_task = False
+        async with anyio.create_task_group() as tasks:
+            if not _on_asyncio():
                 tasks.start_soon(self._attempt, work)
-        self.propagated = self._has_propagated()
+            else:
+                task = asyncio.create_task(self._attempt(work))
+            if beside is not None:
+                tasks.start_soon(beside)
+            if _on_asyncio():
+                await asyncio.wait({task})
+                by_task = task.cancelled()
+                if not by_task:
+                    task.result()
+                del task
+        self._caller = None  # a task keeps the exception that cancelled it, and with it what was interrupted
+        self.propagated = self._has_propagated(by_task=by_task)
         await quiesce()
 
-    async def _attempt(self, work: Callable[[], Awaitable[Any]]) -> None:
-        _watching.set(self._at_point)
+    async def _attempt(self, work: Work) -> None:
+        self._caller = _current_task()
+        _watching.set(self._message_waits)
         with anyio.CancelScope() as outer:
             with anyio.CancelScope() as scope:
                 self._scopes = {"outer": outer, "scope": scope}
-                self._cancel_at(0)
+                self._interrupt_at(0)
                 try:
-                    self.result = await Stepped(work(), self._at_point)
-                except Exception as error:  # noqa: BLE001 - the test looks at it
+                    self.result = await Stepped(work(), self._caller_waits)
+                except Closed:
+                    self.stopped = True
+                except Exception as error:  # noqa: BLE001 - the test raises it
                     self.error = error
-                except BaseException as error:
-                    self.error = error
+                except BaseException:
+                    self.stopped = True
                     raise
                 finally:
                     self._over = True
                 await anyio.lowlevel.checkpoint()  # a scope's cancellation comes again at every await
             await anyio.lowlevel.checkpoint()
 
-    def _at_point(self, what: str) -> None:
-        if not self._over:
-            self.points.append(what)
-            self._cancel_at(len(self.points))
+    def _message_waits(self, message: str) -> None:
+        if _current_task() is self._caller:
+            self._sending = message  # the caller itself is about to wait for it
+        else:
+            self._at_point(f"{message}, in the background")
 
-    def _cancel_at(self, point: int) -> None:
-        for at, kind in self._plan:
-            if at == point:
-                self.requested.append(kind)
-                if kind == "task":
-                    assert self._task is not None
-                    self._task.cancel()
-                else:
-                    self._scopes[kind].cancel()
+    def _caller_waits(self) -> bool:
+        what, self._sending = self._sending, None
+        return self._at_point(what or "the caller waits")
 
-    def _has_propagated(self) -> bool:
-        if "task" in self.requested:
-            return self._task is not None and self._task.cancelled()
-        if "outer" in self.requested:
+    def _at_point(self, what: str) -> bool:
+        if self._over:
+            return False
+        self.points.append(what)
+        return self._interrupt_at(len(self.points))
+
+    def _interrupt_at(self, point: int) -> bool:
+        """Do what is planned for this point; whether the work is to be closed here."""
+        kinds = [kind for at, kind in self._plan if at == point]
+        self.made += kinds
+        for kind in kinds:
+            if kind in self._scopes:
+                self._scopes[kind].cancel()
+            elif kind != "close":
+                for task in asyncio.all_tasks():
+                    if task is self._caller or (kind == "all" and task is not self._driver):
+                        task.cancel()
+        return "close" in kinds
+
+    def _has_propagated(self, *, by_task: bool) -> bool:
+        if "task" in self.made or "all" in self.made:
+            return by_task
+        if "close" in self.made:
+            return self.stopped
+        if "outer" in self.made:
             return self._scopes["outer"].cancelled_caught
-        return "scope" not in self.requested or self._scopes["scope"].cancelled_caught
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the work itself ended in a cancellation."""
-        return self.error is not None and not isinstance(self.error, Exception)
+        return "scope" not in self.made or self._scopes["scope"].cancelled_caught
 
 
-def _on_asyncio() -> bool:
-    return not trio.lowlevel.in_trio_run()
+async def drive(work: Work, plan: Plan = (), *, beside: Work | None = None) -> Drive:
+    """Run a piece of work, interrupt it as planned, and wait until all that it started is over.
 
-
-async def drive(work: Callable[[], Awaitable[Any]], plan: Plan = ()) -> Drive:
-    """Run a piece of work, cancel it as planned, and wait until all that it started is over."""
+    `beside` runs at the same time, and is left in peace.
+    """
     one = Drive(plan)
-    await one.run(work)
+    await one.run(work, beside)
     return one
 
 
@@ -264,10 +293,21 @@ async def quiesce() -> None:
         await trio.testing.wait_all_tasks_blocked()
         return
     mine = asyncio.current_task()
-    while any(_can_go_on(task) for task in asyncio.all_tasks() if task is not mine):
+    quiet = 0  # what a task has done may reach another through two or three callbacks, a turn each
+    while quiet < 4:
         await asyncio.sleep(0)
+        busy = any(_can_go_on(task) for task in asyncio.all_tasks() if task is not mine)
+        quiet = 0 if busy else quiet + 1
 
 
 def _can_go_on(task: asyncio.Task[Any]) -> bool:
     waiter: Any = getattr(task, "_fut_waiter", None)
     return waiter is None or waiter.done()
+
+
+def _on_asyncio() -> bool:
+    return not trio.lowlevel.in_trio_task()
+
+
+def _current_task() -> object:
+    return asyncio.current_task() if _on_asyncio() else trio.lowlevel.current_task()

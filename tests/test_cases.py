@@ -238,7 +238,7 @@ async def test_c13_a_rollback_returns_what_was_taken(algorithm: str) -> None:
 class Stalling:
     """A backend that stands still before or after it reserves, until somebody gives up on it."""
 
-    instant = False
+    instant = None
 
     def __init__(self, inner: MemoryBackend, where: str) -> None:
         self._inner = inner

@@ -30,7 +30,7 @@ ROWS: Final = (
     {"answers", "clock"},
     {"events", "core"},
     {"backends"},
-    {"streams"},
+    {"office", "streams"},
     {"reservation"},
     {"limiter"},
     {"testing"},

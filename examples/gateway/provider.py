@@ -99,6 +99,8 @@ async def _sent(content: bytes, pause: Pause) -> AsyncIterator[bytes]:
         for stop in pause.sizes:
             for piece in _pieces(content[start:stop]):
                 yield piece
+            if stop > len(content):
+                return
             start = stop
             await pause.wait()
         for piece in _pieces(content[start:]):

@@ -1,84 +1,74 @@
-"""The table that the demo prints: one row for each step, judged against what `peek` says right after it."""
+"""The table that the demo prints: one row for each step, judged by what `peek` says right after it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from earmark import Limit, Limiter, Scope, ScopeStatus
+from earmark import Limit, Limiter, Scope
 
-# The widths of the columns: the step, the answer, what is expected, what `peek` says.
 _ROW: Final = "{:>2}  {:<38} {:<19} {:<25} {:<25} {}"
+_COLUMNS: Final = _ROW.format("", "step", "answer", "expected", "peek says", "").rstrip()
 
 
 class Table:
-    """Prints rows as they come, and remembers which did not hold.
+    """Prints rows as they come, and remembers which of them did not hold.
 
     Args:
-        limiter: the one that is asked what it has counted.
+        limiter: whose counts are looked at.
     """
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
-        self.rows = 0
-        self.failures: list[str] = []
+        self._scopes: tuple[Scope, ...] = ()
+        self._rows = 0
+        self._failed: list[int] = []
 
-    def heading(self, scope: Scope) -> None:
-        """Begin a part of the table, which is about one scope."""
-        limits = ", ".join(map(_limit, scope.limits))
-        columns = ("", "step", "answer", "expected", "peek says", "")
-        print("", f"{scope.key}: {limits}", _ROW.format(*columns).rstrip(), sep="\n")
+    def about(self, scope: Scope) -> None:
+        """Begin a part of the table; the rows that follow look at this scope."""
+        self._scopes = (scope,)
+        print(f"\n{scope.key}: {', '.join(map(_limit, scope.limits))}\n{_COLUMNS}")
 
-    async def row(
-        self,
-        step: str,
-        scope: Scope,
-        answers: tuple[str, str] = ("", ""),
-        **expected: int,
-    ) -> None:
+    async def row(self, step: str, came: str, due: str, **expected: int) -> None:
         """Print what a step did.
 
         Args:
             step: what was done.
-            scope: the scope that it is about.
-            answers: the answer that is expected, and the one that came.
-            expected: what is used of each limited metric, by name, in the order of the limits; `slots` of a
-                concurrency limit.
+            came: what was answered.
+            due: what should have been answered.
+            expected: units that should be used, by the name of the metric (`slots` for concurrency), in the
+                order of the scope's limits.
         """
-        (status,) = await self._limiter.peek(scope)
-        due, seen = _shown(expected), _shown(_used(status))
-        wanted, came = answers
-        held = due == seen and wanted == came
-        self.rows += 1
-        if not held:
-            self.failures.append(step)
-        said = came if wanted == came else f"{came} (not {wanted})"
-        print(_ROW.format(self.rows, step, said, due, seen, "ok" if held else "FAILED"))
+        used: dict[str, int] = {}
+        for scope in await self._limiter.peek(*self._scopes):
+            used |= {_name(status.limit): status.used for status in scope.limits}
+        holds = came == due and _shown(used) == _shown(expected)
+        self._rows += 1
+        if not holds:
+            self._failed.append(self._rows)
+        answer = came if came == due else f"{came}, not {due}"
+        verdict = "ok" if holds else "FAILED"
+        print(_ROW.format(self._rows, step, answer, _shown(expected), _shown(used), verdict))
 
     def verdict(self) -> int:
-        """Print how it went; returns the exit code."""
-        print()
-        if self.failures or not self.rows:
-            print(f"FAILED: {len(self.failures)} of {self.rows} steps are not as expected:")
-            print(*(f"  {step}" for step in self.failures), sep="\n")
-            return 1
-        print(f"ok: all {self.rows} steps are as expected.")
-        return 0
+        """Print how it went; returns the exit code: 0 if there are rows and each of them holds."""
+        if self._rows and not self._failed:
+            print(f"\nok: all {self._rows} steps went as expected.")
+            return 0
+        numbers = ", ".join(map(str, self._failed)) or "none"
+        print(f"\nFAILED: of {self._rows} steps these did not go as expected: {numbers}.")
+        return 1
 
 
-def _used(status: ScopeStatus) -> dict[str, int]:
-    """What is used of each limit."""
-    return {_word(entry.limit): entry.used for entry in status.limits}
-
-
-def _word(limit: Limit) -> str:
-    """The table's word for what a limit counts."""
+def _name(limit: Limit) -> str:
     return limit.metric if limit.window else "slots"
 
 
 def _limit(limit: Limit) -> str:
-    within = f" in {limit.window:g} s" if limit.window else ""
-    return f"{limit.amount:,} {_word(limit)}{within}"
+    if limit.window is None:
+        return f"{limit.amount:,} at a time"
+    return f"{limit.amount:,} {limit.metric} in {limit.window:g} s"
 
 
-def _shown(used: dict[str, int]) -> str:
-    return ", ".join(f"{metric} {amount:,}" for metric, amount in used.items())
+def _shown(used: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {amount:,}" for name, amount in used.items())

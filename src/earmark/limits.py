@@ -190,12 +190,12 @@ class Limits:
         ValueError: a bad amount, or two limits with the same metric, window and algorithm.
     """
 
-    __slots__ = ("all", "by_metric", "signature")
+    __slots__ = ("all", "by_metric", "token")
 
     all: tuple[Limit, ...]
     """Every limit, in the order of refusals."""
-    signature: str
-    """The ids of all of them: what a store looks up once for many scopes."""
+    token: object
+    """Stands for these limits where they are looked up for every request: hashing their value costs more."""
     by_metric: Mapping[str, tuple[Limit, ...]]
     """The limits of each metric: what a settlement that names it concerns."""
 
@@ -248,7 +248,7 @@ class Limits:
                 )
                 raise ValueError(msg)
         _put(self, "all", tuple(limits))
-        _put(self, "signature", "\n".join(map(repr, seen)))
+        _put(self, "token", object())
         metrics = {limit.metric for limit in limits}
         by_metric = {
             metric: tuple(limit for limit in limits if limit.metric == metric) for metric in metrics

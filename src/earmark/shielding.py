@@ -46,7 +46,7 @@ async def finish(work: Callable[..., Coroutine[Any, Any, Result]], *arguments: o
     """
     if in_trio():
         return await _finish_in_scope(work, arguments)
-    task = asyncio.get_running_loop().create_task(work(*arguments) if callable(work) else work)
+    task = asyncio.get_running_loop().create_task(work(*arguments))
     _at_work.add(task)
     task.add_done_callback(_at_work.discard)
     try:
@@ -102,7 +102,7 @@ async def _finish_in_scope(
 
     try:
         with anyio.CancelScope(shield=True):
-            result = await (work(*arguments) if callable(work) else work)
+            result = await work(*arguments)
     except Exception as error:
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()

@@ -124,7 +124,7 @@ def report(count: int, figures: dict[str, tuple[float, float, float]]) -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="What observing a stream costs per item.")
     parser.add_argument("--chunks", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()

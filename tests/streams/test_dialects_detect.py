@@ -14,6 +14,8 @@ from earmark.streams.detect import UNKNOWN, detect, factory, register
 from earmark.streams.dialect import Dialect
 from earmark.streams.openai import OpenAI
 from earmark.usage import Usage
+from tests.streams.bodies import ALL
+from tests.streams.bodies.shape import Stream
 from tests.streams.toys import Told, Toy, generate, sse
 
 SAY_NOTHING: list[tuple[str | None, Any]] = [
@@ -65,6 +67,36 @@ def test_an_event_that_one_dialect_reserves_tells(name: str) -> None:
     made = detect(*TELL[name])
     assert made is not None
     assert made(1).name == name
+
+
+@pytest.mark.parametrize("stream", ALL, ids=lambda stream: stream.name)
+def test_no_event_in_the_middle_leads_astray(stream: Stream) -> None:
+    """A stream may be joined late: whichever event comes first, it is its own dialect's or says nothing."""
+    made = [detect(event, data) for event, data in stream.events]
+    assert {maker(1).name for maker in made if maker is not None} <= {stream.dialect}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((f"content_block_{what}", "anthropic") for what in ("start", "delta", "stop")),
+        *((f"message_{what}", "anthropic") for what in ("start", "delta", "stop")),
+        *((f"content-{what}", "cohere") for what in ("start", "delta", "end")),
+        *((f"tool-call-{what}", "cohere") for what in ("start", "delta", "end")),
+        ("message-end", "cohere"),
+        ("tool-plan-delta", "cohere"),
+        ("citation-start", "cohere"),
+        ("response.output_text.delta", "openai-responses"),
+        ("thread.message.delta", "openai-assistants"),
+        ("step.delta", "gemini-interactions"),
+    ],
+)
+def test_an_event_is_known_by_its_type_or_its_name(kind: str, name: str) -> None:
+    """Whichever of the two there is; where both are there they agree."""
+    for event, data in ((None, {"type": kind}), (kind, {}), (kind, "text")):
+        made = detect(event, data)
+        assert made is not None
+        assert made(1).name == name
 
 
 @pytest.mark.anyio

@@ -23,44 +23,22 @@ from earmark.streams.observed import OUTCOMES
 from earmark.usage import Usage
 from tests.scale import examples
 from tests.streams.toys import (
+    BROTLI,
     DONE,
+    FAILED,
     SAY,
     USAGE,
+    ZSTD,
     Source,
     Told,
-    ToldLater,
     Toy,
     cut,
-    generate,
+    run,
+    run_now,
     sse,
-    take,
 )
 
 pytestmark = pytest.mark.anyio
-
-
-async def run(items: Any, dialect: Any = Toy, **options: Any) -> Observed:
-    """Observe a whole stream; the items that come out are the items that went in."""
-    told = Told()
-    items = list(items)
-    stream = observe_stream(generate(items), on_complete=told, dialect=dialect, **options)
-    out = [item async for item in stream]
-    assert len(out) == len(items)
-    assert all(got is given for got, given in zip(out, items, strict=True))
-    assert stream.observed is told.only
-    return told.only
-
-
-def run_now(items: Any, dialect: Any = Toy, **options: Any) -> Observed:
-    """The same without an event loop: a stream whose source never suspends and whose callback is plain needs none."""
-    call = run(items, dialect, **options)
-    try:
-        call.send(None)
-    except StopIteration as done:
-        result: Observed = done.value
-        return result
-    call.close()
-    pytest.fail("a plain stream suspended")
 
 
 BODY = SAY + USAGE + DONE
@@ -299,8 +277,8 @@ async def test_a_dialect_that_fails(caplog: pytest.LogCaptureFixture) -> None:
 COMPRESSED = {
     "gzip": gzip.compress(BODY),
     "deflate": zlib.compress(BODY),
-    "zstd": bytes.fromhex("28b52ffd0458a9020024"),
-    "brotli": bytes.fromhex("1b3a00f8a58a0a0b3c2bf6e1a7c2c06b6f4b2a1d"),
+    "zstd": ZSTD,
+    "brotli": BROTLI,
 }
 
 
@@ -331,198 +309,6 @@ async def test_an_event_above_the_limit() -> None:
     assert (seen.usage, seen.outcome) == (Usage(9, 3), "end")
     hidden = b'data: {"usage": {"in": 9, "out": 3}, "pad": "' + b"x" * 200_000 + b'"}\n\n'
     assert (await run([hidden, DONE], max_event=10_000)).usage is None
-
-
-# ---------------------------------------------------------------- estimating: B34, B36, C40, C44
-
-GUESS = Usage(input_tokens=20, output_tokens=7)
-PARTIAL = sse({"usage": {"in": 25}})
-FAILED = sse({"error": "the model is overloaded, and this is a long text about it"})
-
-ESTIMATES: list[tuple[str, list[bytes], Usage | None, bool, int]] = [
-    ("B34: no usage", [SAY], GUESS, True, 5),
-    ("the provider's last word", [SAY, USAGE], Usage(9, 3), False, 5),
-    ("C40: the reported part is larger", [PARTIAL, SAY, SAY], Usage(25, 7), True, 10),
-    ("C44: an error body is no output", [FAILED], Usage(20, 0), True, 0),
-    ("C44: an error after output", [SAY, FAILED], GUESS, True, 5),
-    ("B36: nothing delivered", [], Usage(20, 0), True, 0),
-]
-
-
-@pytest.mark.parametrize(
-    ("items", "usage", "estimated", "length"),
-    [row[1:] for row in ESTIMATES],
-    ids=[row[0] for row in ESTIMATES],
-)
-async def test_estimates(
-    items: list[bytes], usage: Usage | None, *, estimated: bool, length: int
-) -> None:
-    """An estimator is asked where the last word is missing, with the length of the text, and never for an error body."""
-    asked = Told()
-
-    def estimate(observed: Observed) -> Usage:
-        asked(observed)
-        return GUESS
-
-    seen = await run(items, estimate=estimate)
-    assert (seen.usage, seen.estimated, seen.text_length) == (usage, estimated, length)
-    assert [one.text_length for one in asked] == ([length] if estimated else [])
-
-
-async def test_an_estimator_that_has_no_answer(caplog: pytest.LogCaptureFixture) -> None:
-    """One that returns None or fails leaves what was reported."""
-
-    def fails(_: Observed) -> Usage:
-        raise KeyError
-
-    for estimate in (fails, lambda _: None, lambda _: 7):
-        seen = await run([PARTIAL], estimate=estimate)
-        assert (seen.usage, seen.estimated) == (Usage(25), False)
-    assert caplog.text.count("an estimator has failed") == 2
-
-
-async def test_without_an_estimator_the_text_is_not_measured() -> None:
-    """`text_length` is None where nobody asked for it."""
-    assert (await run([SAY])).text_length is None
-
-
-async def test_an_item_in_hand_counts_as_delivered() -> None:
-    """B36: closed with one item taken, the estimate of the output stands."""
-    told = Told()
-    stream = observe_stream(Source([SAY]), on_complete=told, dialect=Toy, estimate=lambda _: GUESS)
-    await anext(stream)
-    await stream.aclose()
-    assert told.only.usage == GUESS
-
-
-# ---------------------------------------------------------------- dialects
-
-OPENAI = [
-    sse(
-        {
-            "choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": None}],
-            "usage": None,
-        }
-    ),
-    sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": None}),
-    sse({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}}),
-    DONE,
-]
-
-
-@pytest.mark.parametrize(
-    "before",
-    [[], [sse({"type": "ping"})], [sse({"x": 1})] * 31, [sse("hello")]],
-    ids=["", "ping", "many", "text"],
-)
-@pytest.mark.parametrize("dialect", [None, "openai"])
-async def test_a_dialect_is_found_or_named(dialect: Any, before: list[bytes]) -> None:
-    """Without a name the first events tell; those that told nothing are read as well, once it is known."""
-    seen = await run([*before, *OPENAI], dialect)
-    assert (seen.usage and seen.usage.total, seen.outcome) == (12, "end")
-    assert (seen.dialect or "").startswith("openai")
-
-
-@pytest.mark.parametrize(
-    ("items", "outcome"),
-    [
-        ([sse({"x": 1})], "truncated"),
-        ([sse({"x": 1}), DONE, SAY], "end"),
-        ([sse({"error": {"message": "no"}})], "error"),
-        ([sse({"x": 1})] * 40, "truncated"),
-        ([sse("x" * 600_000)] * 2, "truncated"),
-        ([], "truncated"),
-        ([b": hi\n\n"], "truncated"),
-    ],
-)
-async def test_a_stream_that_never_says_what_it_is(items: list[bytes], outcome: str) -> None:
-    """It is read as the shape that most have in common: `[DONE]` ends it and an error is one."""
-    seen = await run(items, None)
-    assert (seen.usage, seen.outcome) == (None, outcome)
-
-
-def test_the_expected_choices_reach_the_dialect() -> None:
-    """How many choices to expect is the dialect's to know."""
-    made: list[Toy] = []
-
-    def make(choices: int) -> Dialect:
-        made.append(Toy(choices))
-        return made[-1]
-
-    run_now([], make, expected_choices=3)
-    assert [toy.expected_choices for toy in made] == [3]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"expected_choices": 0}, ValueError, "expected_choices"),
-        ({"expected_choices": True}, ValueError, "True"),
-        ({"max_event": 1.5}, ValueError, "max_event"),
-        ({"complete_timeout": 0}, ValueError, "complete_timeout"),
-        ({"complete_timeout": float("nan")}, ValueError, "nan"),
-        ({"complete_timeout": True}, ValueError, "True"),
-        ({"complete_timeout": "5"}, ValueError, "'5'"),
-        ({"dialect": "nobody's"}, ValueError, "openai"),
-        ({"on_complete": None}, TypeError, "on_complete"),
-        ({"source": [SAY]}, TypeError, "list"),
-        ({"source": None}, TypeError, "async for"),
-    ],
-)
-def test_bad_arguments(options: dict[str, Any], error: type[Exception], words: str) -> None:
-    """Each says what was given and what would be right, and nothing is told of a stream that was never made."""
-    told = Told()
-    given = {"source": Source([]), "on_complete": told, **options}
-    with pytest.raises(error, match=words):
-        observe_stream(given.pop("source"), **given)
-    assert told == []
-
-
-# ---------------------------------------------------------------- several at once
-
-
-async def test_one_consumer_at_a_time() -> None:
-    """A second concurrent `__anext__` is refused, and the first is not disturbed."""
-    source, told = Source([], "wait"), Told()
-    stream = observe_stream(source, on_complete=told, dialect=Toy)
-    async with anyio.create_task_group() as group:
-        group.start_soon(take, stream)
-        await source.waiting.wait()
-        with pytest.raises(RuntimeError, match="another task"):
-            await anext(stream)
-        assert told == []
-        group.cancel_scope.cancel()
-    assert told.only.outcome == "cancelled"
-
-
-@pytest.mark.parametrize("inner_by", [Told, ToldLater])
-@pytest.mark.parametrize("taken", [None, 0, 1, 3])
-async def test_wrapped_twice(inner_by: type[Told], taken: int | None) -> None:
-    """C41: each callback is called once, whichever way the outer one ends."""
-    source, inner, outer = Source([SAY, USAGE, DONE]), inner_by(), Told()
-    stream = observe_stream(
-        observe_stream(source, on_complete=inner, dialect=Toy), on_complete=outer, dialect=Toy
-    )
-    if taken is None:
-        assert [item async for item in stream] == source.items
-    else:
-        for _ in range(taken):
-            await anext(stream)
-        await stream.aclose()
-    assert inner.only == outer.only
-    assert inner.only.outcome == ("closed" if taken in (0, 1) else "end")
-    assert source.closed == 1
-
-
-async def test_wrapped_twice_and_dropped() -> None:
-    """C41, C42c: each callback is called once when the outer stream is dropped."""
-    source, inner, outer = Source([SAY]), Told(), Told()
-    stream = observe_stream(observe_stream(source, on_complete=inner), on_complete=outer)
-    del stream
-    with anyio.fail_after(5):
-        while not source.closed:
-            await anyio.lowlevel.checkpoint()
-    assert (outer.only.outcome, inner.only.items) == ("dropped", 0)
 
 
 # ---------------------------------------------------------------- properties

@@ -12,18 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earmark.streams import Observed, observe_stream
+from earmark.streams import Observed, ObservedStream, observe_stream
 from earmark.usage import Usage
 from tests.scale import examples
 from tests.streams.test_observe import Model, ServerSent
 from tests.streams.toys import (
+    CALLBACKS,
     DONE,
     SAY,
     USAGE,
     Source,
     Told,
-    ToldLater,
     Toy,
+    consume,
     cut,
     generate,
     sse,
@@ -140,7 +141,7 @@ def test_hiding_at_any_cut(events: list[tuple[bytes, bytes, bytes]], places: lis
         return
     told = Told()
 
-    async def consume() -> bytes:
+    async def everything() -> bytes:
         stream = observe_stream(
             generate(cut(b"data: {}\n\n" + body, places)),
             on_complete=told,
@@ -149,10 +150,10 @@ def test_hiding_at_any_cut(events: list[tuple[bytes, bytes, bytes]], places: lis
         )
         return b"".join([item async for item in stream])
 
-    assert run(consume) == b"data: {}\n\n" + kept
+    assert by_hand(everything) == b"data: {}\n\n" + kept
 
 
-def run(call: Callable[[], Any]) -> Any:
+def by_hand(call: Callable[[], Any]) -> Any:
     """Run a call that never suspends."""
     coroutine = call()
     try:
@@ -222,7 +223,6 @@ class Upstream(Source):
             raise
 
 
-CALLBACKS = pytest.mark.parametrize("told_by", [Told, ToldLater], ids=["plain", "async"])
 WAYS = pytest.mark.parametrize("way", ["cancelled", "closed", "dropped"])
 
 
@@ -280,28 +280,35 @@ async def test_drain_gives_up(way: str) -> None:
 @pytest.mark.parametrize("ending", ["stop", OSError("reset")], ids=["stop", "error"])
 @pytest.mark.parametrize("hide_usage", [False, True])
 async def test_a_drained_stream_that_nobody_leaves(ending: Any, *, hide_usage: bool) -> None:
-    """The consumer has the same items, one for each that it asks for, told before the last, and the same error."""
+    """The consumer has the same items and the same error, and nothing is told twice."""
     items = [SAY, SAY, USAGE, DONE]
     source, told = Source(items, ending), Told()
+    results = []
     async with anyio.create_task_group() as group:
         stream = observe_stream(
             source, on_complete=told, dialect=Toy, drain=1, task_group=group, hide_usage=hide_usage
         )
-        await anyio.lowlevel.checkpoint()
-        assert source.given == 0
-        got = []
-        try:
-            async for item in stream:
-                got.append(item)
-                assert bool(told) == (item is DONE)
-                assert source.given == items.index(item, 1 if len(got) > 1 else 0) + 1
-        except OSError as error:
-            assert error is ending
+        results.append(await consume(stream))
         assert stream.observed is told.only
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
-    assert got == ([SAY, SAY, DONE] if hide_usage else items)
+    error = ending if isinstance(ending, OSError) else None
+    assert results == [([SAY, SAY, DONE] if hide_usage else items, error)]
     assert (told.only.outcome, source.closed) == ("end", 1)
+
+
+async def test_a_drained_stream_reads_one_item_for_each_that_is_asked_for() -> None:
+    """No read-ahead while the consumer is there, and the end is told before it is delivered (B32)."""
+    items = [SAY, USAGE, DONE]
+    source, told = Source(items), Told()
+    async with anyio.create_task_group() as group:
+        stream = observe_stream(source, on_complete=told, dialect=Toy, drain=1, task_group=group)
+        for count, item in enumerate(items, 1):
+            await anyio.wait_all_tasks_blocked()
+            assert source.given == count - 1
+            assert await anext(stream) == item
+            assert bool(told) == (item is DONE)
+        await stream.aclose()
 
 
 async def test_a_source_that_fails_while_it_is_drained() -> None:
@@ -328,28 +335,32 @@ async def test_left_after_the_end_was_told() -> None:
     assert (told.only.outcome, source.closed, source.waiting.is_set()) == ("end", 1, False)
 
 
+async def ask_in_vain(stream: ObservedStream[Any], errors: list[Any]) -> None:
+    """Ask for an item that nobody reads any more."""
+    with pytest.raises(RuntimeError, match="task group") as error:
+        await anext(stream)
+    errors.append(error)
+
+
 @pytest.mark.parametrize("asking", [True, False])
 async def test_the_task_group_is_cancelled(*, asking: bool) -> None:
     """Where the task group ends first the stream is told, and a consumer elsewhere does not wait for ever."""
-    source, told, errors = Upstream([SAY, USAGE]), Told(), []
+    source, told = Upstream([SAY, USAGE]), Told()
+    errors: list[Any] = []
+    streams: list[ObservedStream[Any]] = []
     with anyio.fail_after(10):
         async with anyio.create_task_group() as outside, anyio.create_task_group() as group:
             stream = observe_stream(
                 source, on_complete=told, dialect=Toy, drain=60, task_group=group
             )
+            streams.append(stream)
             await anext(stream)
-
-            async def ask() -> None:
-                with pytest.raises(RuntimeError, match="task group") as error:
-                    await anext(stream)
-                errors.append(error)
-
             if asking:
-                outside.start_soon(ask)
+                outside.start_soon(ask_in_vain, stream, errors)
                 await source.stuck.wait()
             group.cancel_scope.cancel()
         if not asking:
-            await ask()
+            await ask_in_vain(streams[0], errors)
     assert len(errors) == 1
     assert (told.only.outcome, source.closed) == ("cancelled", 1)
 

@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import anyio
+import pytest
 
-from earmark.streams import Observed
+from earmark.streams import Observed, ObservedStream, observe_stream
 from earmark.usage import Usage
 
 
@@ -62,6 +63,16 @@ def sse(payload: Mapping[str, Any] | str) -> bytes:
 SAY = sse({"say": "hello"})
 USAGE = sse({"usage": {"in": 9, "out": 3}})
 DONE = sse("[DONE]")
+# The body of those three events as brotli and zstd make it.
+BROTLI = bytes.fromhex(
+    "8b2580646174613a207b22736179223a202268656c6c6f227d0a0a646174613a207b227573616765223a207b22696e22"
+    "3a20392c20226f7574223a20337d7d0a0a646174613a205b444f4e455d0a0a03"
+)
+ZSTD = bytes.fromhex(
+    "28b52ffd204c1d02007403646174613a207b22736179223a202268656c6c6f227d0a0a757361676522696e223a20392c"
+    "20226f7574223a20337d5b444f4e455d0a0a030093aad5120a4bcc31"
+)
+FAILED = sse({"error": "the model is overloaded, and this is a long text about it"})
 
 
 def cut(body: bytes, places: Iterable[int]) -> list[bytes]:
@@ -143,3 +154,69 @@ class ToldLater(Told):
 async def take(stream: AsyncIterator[Any]) -> None:
     """Ask for one item, in a task of its own."""
     await anext(stream)
+
+
+class Slow:
+    """An async on_complete that does not finish before it may."""
+
+    def __init__(self) -> None:
+        self.begun = anyio.Event()
+        self.may_finish = anyio.Event()
+        self.done = anyio.Event()
+        self.told: list[Observed] = []
+
+    async def __call__(self, observed: Observed) -> None:
+        self.begun.set()
+        await self.may_finish.wait()
+        self.told.append(observed)
+        self.done.set()
+
+    async def let_go(self) -> None:
+        """Wait a few rounds of the loop, in which nothing may be told, and then let it finish."""
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+        assert not self.told
+        self.may_finish.set()
+
+
+CALLBACKS = pytest.mark.parametrize("told_by", [Told, ToldLater], ids=["plain", "async"])
+
+
+def watched(source: Any, told: Callable[[Observed], object], **options: Any) -> ObservedStream[Any]:
+    """The stream under test, in the toy dialect."""
+    return observe_stream(source, on_complete=told, dialect=Toy, **options)
+
+
+async def consume(stream: AsyncIterator[Any]) -> tuple[list[Any], BaseException | None]:
+    """All items, and how it ended if with an error."""
+    items: list[Any] = []
+    try:
+        async for item in stream:
+            items.append(item)  # noqa: PERF401 - those before an error count
+    except OSError as error:
+        return items, error
+    return items, None
+
+
+async def run(items: Any, dialect: Any = Toy, **options: Any) -> Observed:
+    """Observe a whole stream; the items that come out are the items that went in."""
+    told = Told()
+    items = list(items)
+    stream = observe_stream(generate(items), on_complete=told, dialect=dialect, **options)
+    out = [item async for item in stream]
+    assert len(out) == len(items)
+    assert all(got is given for got, given in zip(out, items, strict=True))
+    assert stream.observed is told.only
+    return told.only
+
+
+def run_now(items: Any, dialect: Any = Toy, **options: Any) -> Observed:
+    """The same without an event loop: a stream whose source never suspends and whose callback is plain needs none."""
+    call = run(items, dialect, **options)
+    try:
+        call.send(None)
+    except StopIteration as done:
+        result: Observed = done.value
+        return result
+    call.close()
+    pytest.fail("a plain stream suspended")

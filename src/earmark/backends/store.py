@@ -38,6 +38,11 @@ _TABLES: Final[Mapping[str, Callable[[Limit, int], WindowTable[Any]]]] = {
     "token_bucket": BucketTable,
 }
 
+_Row = tuple[tuple[Limit, Table[Any], dict[str, int] | None, str, int | None, int], ...]
+"""Of each limit: itself, its table, the table's counts, its metric, what is unasked of it, its capacity."""
+
+_MAX_ROWS: Final = 1_024  # a caller may make limits anew for every request
+
 _Pair = tuple[str, str]
 """A key and the id of a limit: what has a state of its own (R13)."""
 
@@ -56,21 +61,18 @@ class MemoryStore:
     def __init__(self, reading: Reading, lease_us: int, desk: Desk) -> None:
         self._nanoseconds, self._ahead = reading
         self._desk = desk
-        # The two messages of every request take it by hand, since `with` costs as much as judging a limit; and
-        # an interrupt that falls between taking it and `try` must not lock its own thread out for good.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._turn = 0  # the next moment at which something ends
         self._slots = SlotTable()
         self._book = Book(self._slots, lease_us)
         self._tables: dict[str, WindowTable[Any]] = {}
-        self._rows: dict[str, tuple[Table[Any], ...]] = {}  # signature of limits -> their tables
+        self._rows: dict[object, _Row] = {}  # by the token of the limits
         self._added: dict[_Pair, int] = {}  # (key, request id) -> end, in the order of the ends
         self._forgiven: dict[int, frozenset[_Pair]] = {}  # what a reset took from open holds
 
     def reserve(self, hold: Hold) -> Hold | None:  # noqa: C901, PLR0912 - a call per limit costs as much again
         """Judge every limit of every scope at one instant, and debit all of them or none."""
-        self._lock.acquire()
-        try:
+        with self._lock:
             hold.at = now = self._nanoseconds() // 1000 + self._ahead
             if now >= self._turn:
                 self._forget(now)
@@ -86,19 +88,18 @@ class MemoryStore:
             for scope in hold.scopes:
                 key = scope.key
                 limits = scope.limits
-                tables = self._rows.get(limits.signature) or self._row(limits, now)
-                for limit, table in zip(limits.all, tables):  # noqa: B905 - a row is as long as its limits
-                    counts = table.counts
+                row = self._rows.get(limits.token) or self._row(limits, now)
+                for limit, table, counts, metric, unasked, capacity in row:
                     if counts is not None:
                         state = used = counts.get(key, 0)
                     else:
                         state = table.look(key, now)
                         used = table.rules.used(limit, state, now, now)
                     seen.append(state)
-                    ask = asks.get(limit.metric, limit.unasked)
+                    ask = asks.get(metric, unasked)
                     if ask is None:
                         continue
-                    if used + (ask or 1) > limit.capacity and scope.enforce:
+                    if used + (ask or 1) > capacity and scope.enforce:
                         refused = True  # the others are looked at all the same: a refusal names every limit
                     elif counts is not None:
                         totals.append((counts, key, used + ask))
@@ -107,7 +108,7 @@ class MemoryStore:
             if refused:
                 return None
             for counts, key, total in totals:
-                counts[key] = min(total, MAX_AMOUNT)
+                counts[key] = total if total <= MAX_AMOUNT else MAX_AMOUNT
             for table, key, limit, ask in debits:
                 table.debit(key, hold.id, limit, ask, now)
                 if table is self._slots:
@@ -115,10 +116,9 @@ class MemoryStore:
             self._book.open[hold.id] = hold
             if hold.request_id is not None:
                 self._book.name(hold.request_id, hold)
-            self._turn = min(self._turn, now + KEEP_US)
+            if now + KEEP_US < self._turn:
+                self._turn = now + KEEP_US
             return hold
-        finally:
-            self._lock.release()
 
     def resolve(
         self,
@@ -128,8 +128,7 @@ class MemoryStore:
         at_least: Mapping[str, int],
     ) -> bool:
         """True up the holds of one reservation and free its slots; the first one wins (R5)."""
-        self._lock.acquire()
-        try:
+        with self._lock:
             now = self._nanoseconds() // 1000 + self._ahead
             if now >= self._turn:
                 self._forget(now)
@@ -153,8 +152,6 @@ class MemoryStore:
                             if table is not None:
                                 table.give_back(scope.key, limit, held - amount, hold.at, now)
             return True
-        finally:
-            self._lock.release()
 
     def add(self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None) -> bool:
         """Count what no hold covers (R8)."""
@@ -238,6 +235,7 @@ class MemoryStore:
 
     def _forget(self, now: int) -> None:
         """Drop windows, leases, reservations and ids that are over, and find the next end."""
+        self._rows.clear()
         given_up, turn = self._book.turn(now)
         for hold in given_up:
             self._forgiven.pop(hold.id, None)
@@ -248,7 +246,6 @@ class MemoryStore:
                 turn = min(turn, end)
             else:
                 del self._tables[name]
-                self._rows.clear()
         for _ in over(self._added, now):
             pass
         for end in self._added.values():
@@ -266,10 +263,15 @@ class MemoryStore:
             self._turn = min(self._turn, end_of_window(limit, now))
         return table
 
-    def _row(self, limits: Limits, now: int) -> tuple[Table[Any], ...]:
-        """The tables of some limits, found once for all scopes that have the like."""
-        row = tuple(self._table(limit, now) for limit in limits)
-        self._rows[limits.signature] = row
+    def _row(self, limits: Limits, now: int) -> _Row:
+        """Everything that judging these limits needs, found once for all requests until the next turn."""
+        if len(self._rows) >= _MAX_ROWS:
+            self._rows.clear()
+        row = self._rows[limits.token] = tuple(
+            (limit, table, table.counts, limit.metric, limit.unasked, limit.capacity)
+            for limit in limits
+            for table in (self._table(limit, now),)
+        )
         return row
 
 

@@ -51,8 +51,8 @@ def observe_stream(
         estimate: asked for a usage where the provider's own last word did not arrive.
         aclose: closes what the source reads from, such as an httpx response's `aclose`; plain or async. The
             source's own `aclose` or `close` is called in any case.
-        complete_timeout: how long an async `on_complete`, and then the closing of the source, are waited
-            for, in seconds; the former goes on by itself afterwards.
+        complete_timeout: seconds for which an async `on_complete` is waited for, and then the closing of the
+            source; `on_complete` goes on by itself afterwards.
         max_event: the largest event that is read whole, in bytes; of a larger one the end is searched.
         hide_usage: keep the event that has nothing but the usage from the consumer, and change nothing else.
         drain: seconds for which the source is read on after the consumer has gone, so that the provider's own
@@ -65,13 +65,10 @@ def observe_stream(
         TypeError: the source cannot be iterated with `async for`, or a callback cannot be called.
         ValueError: a number is out of its range, or no dialect has this name.
     """
-    for name, value in (("expected_choices", expected_choices), ("max_event", max_event)):
-        if type(value) is not int or value < 1:
-            msg = f"{name} must be an integer of at least 1, not {value!r}"
-            raise ValueError(msg)
+    _check_count("expected_choices", expected_choices)
+    _check_count("max_event", max_event)
     _check_seconds("complete_timeout", complete_timeout)
-    if drain is not None:
-        _check_seconds("drain", drain)
+    _check_seconds("drain", 1 if drain is None else drain)
     if (drain is None) != (task_group is None):
         msg = (
             "drain and task_group belong together: seconds, and the task group in which to read on"
@@ -80,18 +77,20 @@ def observe_stream(
     if not callable(on_complete):
         msg = f"on_complete must be a plain or an async function, not {on_complete!r}"
         raise TypeError(msg)
-    watcher = Watcher(
-        factory(dialect) if isinstance(dialect, str) else dialect,
-        expected_choices=expected_choices,
-        max_event=max_event,
-        count_text=estimate is not None,
-    )
+    made_by = factory(dialect) if isinstance(dialect, str) else dialect
+    watcher = Watcher(made_by, expected_choices, max_event, count_text=estimate is not None)
     teller = Teller(on_complete, on_drop, complete_timeout)
     watched = WatchedStream(source, watcher, teller, estimate, aclose)
     stream: ObservedStream[T] = watched
     if drain is not None and task_group is not None:
         stream = DrainingStream(watched, drain, task_group)
     return HidingStream(stream, watcher) if hide_usage else stream
+
+
+def _check_count(name: str, value: object) -> None:
+    if type(value) is not int or value < 1:
+        msg = f"{name} must be an integer of at least 1, not {value!r}"
+        raise ValueError(msg)
 
 
 def _check_seconds(name: str, value: object) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterable, Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from earmark.streams.estimating import Estimate, with_estimate
 from earmark.streams.loops import current_loop, is_cancellation, shielded
@@ -95,13 +95,15 @@ class WatchedStream(ObservedStream[T]):
             raise
         self._items += 1
         watcher = self._watcher
+        piece: Any = item
+        # Not `isinstance`, which asks an item for its class, and may be told anything.
         if (
-            isinstance(item, bytes)
-            and watcher.plain(item) is not None
-            and watcher.trigger(item) is None
-            and _CR not in item
+            type(piece) is bytes
+            and watcher.plain(piece) is not None
+            and watcher.trigger(piece) is None
+            and _CR not in piece
         ):
-            watcher.size += len(item)
+            watcher.size += len(piece)
         elif self._observed is None and watcher.see(item):
             await self._end_seen()
         if self._gate is _BUSY:

@@ -12,6 +12,11 @@ STOPPED: Final = {0: "stop"}
 ENDINGS: Final = (
     ending("openai: cut in the text", "openai-compatible", (chat("hi"), chat("ho"))),
     ending(
+        "a finish reason that is the word null, then cut",
+        "openai-compatible",
+        (chat("a", finish="null"), chat("b", finish="")),
+    ),
+    ending(
         "openai: cut before the usage that a null announced",
         "openai-compatible",
         (chat("hi", usage=None), chat(finish="stop", usage=None)),
