@@ -29,7 +29,7 @@ from earmark import Event, Limiter, Limits, MemoryBackend, Scope
 from earmark.testing import ManualClock
 
 START: Final = 20.0  # seconds into a minute
-PATIENCE: Final = 30.0  # seconds after which the demo gives up
+PATIENCE: Final = 60.0  # seconds after which the demo gives up
 
 
 async def play(script: Script, title: str) -> int:

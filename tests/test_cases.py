@@ -13,7 +13,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from earmark import Limiter, MemoryBackend, Reservation
+from earmark import Limiter, Reservation
+from tests.doubles import Stalling
 from tests.rows import A, C, N, P, R, S, See, Table, key, play, used
 
 pytestmark = pytest.mark.anyio
@@ -233,29 +234,6 @@ async def test_c13_a_rollback_returns_what_was_taken(algorithm: str) -> None:
         See("b.tpm", used=0, left=3),
         R("y", a, tok=10),
     )
-
-
-class Stalling:
-    """A backend that stands still before or after it reserves, until somebody gives up on it."""
-
-    instant = None
-
-    def __init__(self, inner: MemoryBackend, where: str) -> None:
-        self._inner = inner
-        self._where = where
-        self.stalled = anyio.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def reserve(self, *message: Any) -> Any:
-        for where in ("before", "after"):
-            if where == self._where:
-                self.stalled.set()
-                await anyio.sleep_forever()
-            if where == "before":
-                await self._inner.reserve(*message)
-        raise AssertionError
 
 
 @pytest.mark.parametrize("where", ["before", "after"])

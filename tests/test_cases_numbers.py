@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from types import FunctionType, ModuleType
 from typing import Any
 
 import anyio
@@ -16,6 +15,7 @@ import pytest
 
 from earmark import Limit, Limiter, Limits, MemoryBackend, RateLimited, Scope, Usage
 from earmark.testing import ManualClock
+from tests.doubles import reachable_bytes
 from tests.rows import C, P, R, S, See, Table, Z, key, play, used
 
 pytestmark = pytest.mark.anyio
@@ -265,18 +265,6 @@ async def test_c67_two_rules_on_one_scope_are_two_counters() -> None:
         table.clock.set(90)
         (status,) = await table.limiter.peek(scope)
         assert [one.used for one in status.limits] == [0, 50, 0, 25]
-
-
-def reachable_bytes(*roots: object) -> int:
-    """The bytes of everything that these objects hold, the slack of their tables included."""
-    seen, todo, total = {id(root) for root in roots}, list(roots), 0
-    while todo:
-        total += sys.getsizeof(todo[-1])
-        for held in gc.get_referents(todo.pop()):
-            if id(held) not in seen and not isinstance(held, type | ModuleType | FunctionType):
-                seen.add(id(held))
-                todo.append(held)
-    return total
 
 
 async def flood(limits: Limits, keys: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 
 from earmark import (
@@ -16,6 +18,7 @@ from earmark import (
     Scope,
     Usage,
 )
+from tests.doubles import Stalling, reachable_bytes
 from tests.rows import (
     VERBS,
     C,
@@ -195,12 +198,33 @@ async def test_r9_a_bad_id_is_an_error(bad: Any) -> None:
         await table.play(Empty())
 
 
+async def test_r9_an_owed_cancel_spares_what_was_adopted() -> None:
+    """R9: the first caller went away before the reply came; the second was answered with the reservation."""
+    scope = key(tpm=100, concurrency=1)
+    async with Table() as table:
+        backend = Stalling(table.backend, "after")
+        gone = Limiter(backend)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(gone.pre_commit, scope, tokens=30, request_id="q"))
+            await backend.stalled.wait()
+            table.handles["q"] = await table.limiter.pre_commit(scope, tokens=30, request_id="q")
+            tasks.cancel_scope.cancel()
+        await table.play(used("key.tpm", 30, scope=scope), used("key.conc", 1))
+        assert table.handles["q"].state == "open"
+        await table.play(S("q", 20), used("key.tpm", 20), used("key.conc", 0))
+
+
 async def test_r9_a_thousand_ids_leave_nothing() -> None:
     """R9, R14: a resolved id is forgotten with its reservation."""
-    free = key(concurrency=1)
-    await play(
-        *(row for n in range(1_000) for row in (R("r", free, request_id=f"q{n}"), C("r"))), Empty()
-    )
+    one = key(concurrency=1)
+    async with Table() as table:
+        await table.play(R("r", one, request_id="first"), C("r"))
+        held = reachable_bytes(table.backend)
+        for n in range(1_000):
+            await table.play(R("r", one, request_id=f"q{n}"), C("r"))
+            table.events.clear()
+        await table.play(Empty())
+        assert reachable_bytes(table.backend) - held < 1_000
 
 
 # What a copy of the handle is

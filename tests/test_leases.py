@@ -75,6 +75,22 @@ async def test_r10_renew_extends_from_now_and_only_while_held() -> None:
     )
 
 
+async def test_r10_a_renewed_lease_holds_up_no_other() -> None:
+    """R10: the older slot is renewed; the younger one, which is not, is free when its own lease is over."""
+    three = key(concurrency=3)
+    await play(
+        R("r1", three),
+        R("r2", three, at=5),
+        R("r3", three, at=6, lease=10),
+        N("r1", at=20),
+        used("key.conc", 2),
+        used("key.conc", 1, at=35),
+        used("key.conc", 1, at=49.999999),
+        used("key.conc", 0, at=50),
+        lease=30,
+    )
+
+
 async def test_r10_one_lease_over_several_scopes() -> None:
     """R10: renew is True iff every slot is still held, and extends all of them."""
     a, b = key("a", concurrency=1), key("b", concurrency=2)

@@ -15,10 +15,10 @@ from earmark import (
     Limit,
     Limiter,
     Limits,
-    MemoryBackend,
     Reservation,
     Scope,
 )
+from tests.doubles import Failing
 from tests.rows import (
     VERBS,
     A,
@@ -239,25 +239,6 @@ async def test_r15_whoever_asks_next_does_the_work() -> None:
         async with await other.pre_commit(WIDE, tokens=40):
             (status,) = await other.peek(WIDE)
             assert [limit.used for limit in status.limits] == [2, 80, 1]
-
-
-class Failing:
-    """A backend that cannot resolve, the first ten times."""
-
-    instant = None
-
-    def __init__(self, inner: MemoryBackend) -> None:
-        self._inner = inner
-        self.tried = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def resolve(self, *message: Any, **more: Any) -> Any:
-        self.tried += 1
-        if self.tried <= 10:
-            raise LookupError(self.tried)
-        return await self._inner.resolve(*message, **more)
 
 
 class Messages(logging.Handler):

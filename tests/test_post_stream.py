@@ -255,6 +255,20 @@ async def test_r8_a_repeated_id_counts_once_for_each_key() -> None:
     )
 
 
+async def test_r8_an_id_is_remembered_over_the_end_of_a_window_and_not_for_ever() -> None:
+    """R8, R9: sent again seven seconds later, in the next minute, it counts once; two days later it is forgotten."""
+    thousand = key(tpm=1_000, tpd=1_000)
+    await play(
+        P(thousand, 100, id="q", at=55),
+        P(thousand, 100, id="q", at=62),
+        used("key.tpm", 0),
+        used("key.tpd", 100),
+        Empty(at=2 * 86_400),
+        P(thousand, 100, id="q"),
+        used("key.tpm", 100),
+    )
+
+
 async def test_r8_ids_of_adds_are_apart_from_those_of_reservations() -> None:
     """R8: a reservation "q" and an add "q" never meet, whichever comes first."""
     thousand = key(tpm=1_000)

@@ -28,6 +28,9 @@ logger = logging.getLogger("earmark")
 class Limiter:
     """Decides whether a request may run, sets aside what it may cost, and trues that up afterwards.
 
+    As an async context manager it gives streams that are to be read on without their consumers (`drain`) a
+    task group, waits for them when the block ends, and closes.
+
     Args:
         backend: where limits are kept; by default the memory of this process.
         observers: callables that take one frozen `Event`; one that raises is logged.
@@ -198,7 +201,6 @@ class Limiter:
         if request_id is not None:
             check_key("request_id", request_id)
         amounts = _added(tokens, bare=bare)
-        await self._office.tidy()
         if not any(amounts.values()) or not self._office.participants:
             return
         message = (key_or_scope, amounts, request_id)
@@ -207,6 +209,7 @@ class Limiter:
     async def _add(
         self, target: str | Scope, amounts: Mapping[str, int], request_id: str | None
     ) -> None:
+        await self._office.tidy()
         counted = await self._backend.add(target, amounts, request_id)
         if counted and self._office.observers:
             key = target if isinstance(target, str) else target.key
@@ -237,6 +240,10 @@ class Limiter:
         await self._backend.aclose()
 
     async def __aenter__(self) -> Self:
+        import anyio
+
+        group = anyio.create_task_group()
+        self._office.task_group = self._unlimited.task_group = await group.__aenter__()
         return self
 
     async def __aexit__(
@@ -245,7 +252,17 @@ class Limiter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.aclose()
+        group = self._office.task_group
+        self._office.task_group = self._unlimited.task_group = None
+        try:
+            if group is not None:
+                await group.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as errors:
+            # The block's own error leaves it as it is, not in a group.
+            if errors.exceptions != (error,):
+                raise
+        finally:
+            await self.aclose()
 
 
 def _handle(reservation: Reservation) -> Reservation:

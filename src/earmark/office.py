@@ -14,6 +14,8 @@ from earmark.errors import RequestIdConflict
 from earmark.events import Event, Kind, Observer, tell
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from earmark.reservation import Reservation
 
 
@@ -45,9 +47,10 @@ class Office:
         instant: whether no participant ever suspends.
         desk: what the limiters of this process share about the backend.
         observers: who hears of every event.
+        task_group: where streams are read on after their consumers have gone; None: nobody opened one.
     """
 
-    __slots__ = ("backend", "desk", "instant", "observers", "participants")
+    __slots__ = ("backend", "desk", "instant", "observers", "participants", "task_group")
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Office:
         self.instant = all(participant.instant for participant in participants)
         self.desk = backend.desk
         self.observers = observers
+        self.task_group: TaskGroup | None = None
 
     def sign_on(self, handle: Reservation, hold: Hold) -> None:
         """Let a handle answer to the request id of its hold."""

@@ -23,6 +23,8 @@ from earmark.shielding import finish
 from earmark.usage import Usage
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from earmark.streams.dialect import DialectFactory
     from earmark.streams.estimating import Estimate
     from earmark.streams.observe import ObservedStream
@@ -168,6 +170,9 @@ class Reservation:
         dialect: str | DialectFactory | None = None,
         expected_choices: int = 1,
         estimate: Estimate | None = None,
+        hide_usage: bool = False,
+        drain: float | None = None,
+        task_group: TaskGroup | None = None,
         complete_timeout: float = 5.0,
     ) -> ObservedStream[Item]:
         """Hand the reservation over to a stream, which resolves it when it ends, however it ends.
@@ -181,10 +186,15 @@ class Reservation:
             dialect: the provider's; None finds it out from the first events.
             expected_choices: how many choices the request asked for (n).
             estimate: asked for a usage where the provider's own last word did not arrive.
+            hide_usage: keep the event that has nothing but the usage from a client that did not ask for it.
+            drain: seconds for which the source is read on after the consumer has gone.
+            task_group: where the task that reads runs, if `drain` is given; by default that of
+                `async with Limiter(…)`.
             complete_timeout: seconds for which the last item waits for the settlement.
 
         Raises:
             RuntimeError: the reservation is resolved, or a stream has it already.
+            TypeError, ValueError: as `observe_stream`.
         """
         if self._state != "open" or self._handed_over:
             taken = "handed over to a stream" if self._handed_over else self._state
@@ -200,6 +210,9 @@ class Reservation:
             dialect=dialect,
             expected_choices=expected_choices,
             estimate=estimate,
+            hide_usage=hide_usage,
+            drain=drain,
+            task_group=task_group if drain is None else task_group or self._office.task_group,
             complete_timeout=complete_timeout,
         )
         self._handed_over = True

@@ -199,20 +199,19 @@ class BucketTable:
         return replace(self._limit, amount=level[2], burst=None)
 
     def forget(self, key: str) -> None:
-        self._levels.pop(key, None)
-        self._reviews.pop(key, None)
+        self._levels.pop(key, None)  # its review finds nothing, or what has been written since
 
     def turn(self, now: int) -> int:
         while self._moments and self._moments[0] <= now:
             moment = heapq.heappop(self._moments)
             for key in self._due.pop(moment):
                 if self._reviews.get(key) != moment:
-                    continue  # it was brought forward, or forgotten
+                    continue  # it was brought forward
                 del self._reviews[key]
                 if self.counted(key, now):
                     self._review(key, self._levels[key])
                 else:
-                    del self._levels[key]
+                    self._levels.pop(key, None)
         return end_of_window(self._limit, now)
 
     def _write(self, key: str, level: Level) -> None:

@@ -1,0 +1,69 @@
+"""Backends that misbehave, and a look at what one keeps.
+
+A double passes on every message that it does not spoil, so that what it shows is the limiter's doing.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import FunctionType, ModuleType
+from typing import Any
+
+import anyio
+
+from earmark import MemoryBackend
+
+
+class Stalling:
+    """A backend that stands still before or after it reserves, until somebody gives up on it."""
+
+    instant = None
+
+    def __init__(self, inner: MemoryBackend, where: str) -> None:
+        self._inner = inner
+        self._where = where
+        self.stalled = anyio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def reserve(self, *message: Any) -> Any:
+        for where in ("before", "after"):
+            if where == self._where:
+                self.stalled.set()
+                await anyio.sleep_forever()
+            if where == "before":
+                await self._inner.reserve(*message)
+        raise AssertionError
+
+
+class Failing:
+    """A backend that cannot resolve, the first ten times."""
+
+    instant = None
+
+    def __init__(self, inner: MemoryBackend) -> None:
+        self._inner = inner
+        self.tried = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def resolve(self, *message: Any, **more: Any) -> Any:
+        self.tried += 1
+        if self.tried <= 10:
+            raise LookupError(self.tried)
+        return await self._inner.resolve(*message, **more)
+
+
+def reachable_bytes(*roots: object) -> int:
+    """The bytes of everything that these objects hold, the slack of their tables included."""
+    seen, todo, total = {id(root) for root in roots}, list(roots), 0
+    while todo:
+        total += sys.getsizeof(todo[-1])
+        for held in gc.get_referents(todo.pop()):
+            if id(held) not in seen and not isinstance(held, type | ModuleType | FunctionType):
+                seen.add(id(held))
+                todo.append(held)
+    return total
