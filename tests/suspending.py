@@ -145,11 +145,17 @@ class Closed(Exception):  # noqa: N818 - what `Stepped` raises in place of the w
 
 
 class Stepped:
-    """An awaitable that reports each suspension of a coroutine, and closes it there if `report` says so."""
+    """An awaitable that reports each suspension of a coroutine, at which that may be closed."""
 
-    def __init__(self, work: Coroutine[Any, Any, Any], report: Callable[[], bool]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, Any], report: Callable[[], None]) -> None:
         self._work = work
         self._report = report
+        self._closed = False
+
+    def close(self) -> None:
+        """Close the coroutine where it waits; whoever awaits this gets `Closed`."""
+        self._work.close()
+        self._closed = True
 
     def __await__(self) -> Generator[Any, Any, Any]:
         value: Any = None
@@ -161,13 +167,13 @@ class Stepped:
                 return stop.value
             finally:
                 error = None
-            if self._report():
-                self._work.close()
-                raise Closed
+            self._report()
             try:
                 value = yield waits_for
             except BaseException as thrown:  # noqa: BLE001 - it is the work's to handle
                 error = thrown
+            if self._closed:
+                raise Closed
 
 
 class Drive:
@@ -189,6 +195,7 @@ class Drive:
         self._driver: object = None
         self._sending: str | None = None
         self._scopes: dict[Kind, anyio.CancelScope] = {}
+        self._stepped: Stepped | None = None
         self.points: list[str] = []
         self.made: list[Kind] = []
         self.result: Any = None
@@ -225,9 +232,12 @@ class Drive:
                 self._scopes = {"outer": outer, "scope": scope}
                 self._interrupt_at(0)
                 try:
-                    self.result = await Stepped(work(), self._caller_waits)
+                    self._stepped = Stepped(work(), self._caller_waits)
+                    self.result = await self._stepped
                 except Closed:
                     self.stopped = True
+                    assert isinstance(self._caller, asyncio.Task)
+                    self._caller.uncancel()
                 except Exception as error:  # noqa: BLE001 - the test raises it
                     self.error = error
                 except BaseException:
@@ -244,28 +254,33 @@ class Drive:
         else:
             self._at_point(f"{message}, in the background")
 
-    def _caller_waits(self) -> bool:
+    def _caller_waits(self) -> None:
         what, self._sending = self._sending, None
-        return self._at_point(what or "the caller waits")
+        self._at_point(what or "the caller waits")
 
-    def _at_point(self, what: str) -> bool:
-        if self._over:
-            return False
-        self.points.append(what)
-        return self._interrupt_at(len(self.points))
+    def _at_point(self, what: str) -> None:
+        if not self._over:
+            self.points.append(what)
+            self._interrupt_at(len(self.points))
 
-    def _interrupt_at(self, point: int) -> bool:
-        """Do what is planned for this point; whether the work is to be closed here."""
+    def _interrupt_at(self, point: int) -> None:
         kinds = [kind for at, kind in self._plan if at == point]
         self.made += kinds
         for kind in kinds:
             if kind in self._scopes:
                 self._scopes[kind].cancel()
-            elif kind != "close":
+            elif kind == "close":
+                self._close()
+            else:
                 for task in asyncio.all_tasks():
                     if task is self._caller or (kind == "all" and task is not self._driver):
                         task.cancel()
-        return "close" in kinds
+
+    def _close(self) -> None:
+        assert self._stepped is not None
+        assert isinstance(self._caller, asyncio.Task)
+        self._stepped.close()
+        self._caller.cancel()  # what it waits for may never come now
 
     def _has_propagated(self, *, by_task: bool) -> bool:
         if "task" in self.made or "all" in self.made:

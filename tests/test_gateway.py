@@ -187,6 +187,15 @@ async def test_b32_a_stream_passes_untouched_and_settles_at_what_it_reports() ->
     assert request.headers["accept-encoding"] == "identity"
 
 
+async def test_b38_a_report_before_every_choice_has_finished_is_not_the_last_word() -> None:
+    """Two choices were asked for and one has finished: the hold stays."""
+    body = Body(*CHUNKS)
+    async with running(lambda request: httpx.Response(200, stream=body)) as (world, client):
+        await client.post(PATH, json={**CHAT, "n": 2, "stream": True})
+        assert await world.used() == (1, 390)
+        assert world.resolved == ["closed"]
+
+
 @pytest.mark.parametrize(
     ("headers", "content", "status", "code"),
     [
@@ -232,26 +241,26 @@ def test_c34_the_estimate_is_the_prompt_and_all_the_output_it_may_have(
     ("limits", "now", "tokens", "headers", "words"),
     [
         # B3, B4: whole seconds, rounded up, never 0.
-        (Limits(rpm=1), 20.0, 0, {"retry-after": "40"}, "1 requests in 60 seconds"),
-        (Limits(rpm=1), 20.5, 0, {"retry-after": "40"}, "1 requests in 60 seconds"),
-        (Limits(rpm=1), 59.99, 0, {"retry-after": "1"}, "1 requests in 60 seconds"),
+        (Limits(rpm=1), 20.0, 0, {"retry-after": "40"}, "requests: 1 in 60 seconds"),
+        (Limits(rpm=1), 20.5, 0, {"retry-after": "40"}, "requests: 1 in 60 seconds"),
+        (Limits(rpm=1), 59.99, 0, {"retry-after": "1"}, "requests: 1 in 60 seconds"),
         # B20: the limit that refuses longest speaks.
         (
-            Limits(rpm=1, tph=100),
+            Limits(rph=1, tpm=100),
             20.0,
             90,
             {"retry-after": "3580"},
-            "100 tokens in 3600 seconds",
+            "requests: 1 in 3600 seconds",
         ),
         # B55: no time can be named.
-        (Limits(concurrency=1), 20.0, 0, {}, "1 requests at a time"),
+        (Limits(concurrency=1), 20.0, 0, {}, "requests: 1 at a time"),
         # B19: never.
         (
             Limits(rpm=1, tpm=80),
             20.0,
             90,
             {"x-should-retry": "false"},
-            "80 tokens in 60 seconds. This request can never fit",
+            "tokens: 80 in 60 seconds. This request can never fit",
         ),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from earmark import Limit, Limits, RateLimited, Scope, Usage
+from earmark import Limit, Limiter, Limits, MemoryBackend, RateLimited, Scope, Usage
 from tests.rows import C, P, R, Row, S, See, Table, key, play, used
 
 pytestmark = pytest.mark.anyio
@@ -370,6 +370,14 @@ async def test_r11_a_clock_that_steps_back_stands_still() -> None:
         See("key.rpm", used=2, resets=9, at=111),
         R("r4", two, at=120),
     )
+
+
+async def test_r11_a_clock_s_float_is_the_nearest_microsecond() -> None:
+    """R11: 1.001 · 10**6 is 1000999.9999999999 in doubles: a window that begins there has begun."""
+    scope = one(5, 0.001)
+    limiter = Limiter(MemoryBackend(clock=lambda: 1.001))
+    (status,) = await limiter.peek(scope)
+    assert status["tokens"].reset_after == 0.001
 
 
 async def test_r11_a_stepping_clock_settles_where_it_stands() -> None:

@@ -36,7 +36,7 @@ def failed(
 
 def rate_limited(refusal: RateLimited) -> JSONResponse:
     """A 429 that says which limit refused, and when to come back where a time can be named."""
-    message = f"Rate limit reached: {_limit(max(refusal.denials, key=_wait))}."
+    message = f"Rate limit reached for {_limit(max(refusal.denials, key=_wait))}."
     headers = {}
     if not refusal.retryable:
         message += " This request can never fit into it."
@@ -59,5 +59,5 @@ def _limit(denial: Denial) -> str:
     """A limit in words, without the scope's key and without what others have used: a client reads it."""
     limit = denial.limit
     if limit.window is None:
-        return f"{limit.amount:,} requests at a time"
-    return f"{limit.amount:,} {limit.metric} in {limit.window:g} seconds"
+        return f"requests: {limit.amount:,} at a time"
+    return f"{limit.metric}: {limit.amount:,} in {limit.window:g} seconds"

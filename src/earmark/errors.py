@@ -43,8 +43,8 @@ class RateLimited(Refused):
     """At least one limit refused; nothing was counted (R2).
 
     `denials` are in the order of the scopes and of their limits; `retry_after` is None where only
-    concurrency refused, or where one of the limits never admits this ask (R3). All of it is computed when
-    it is first looked at, since most refusals are only counted.
+    concurrency refused, or where one of the limits never admits this ask (R3). They are computed
+    when they are first looked at, since most refusals are only counted.
     """
 
     def __init__(self, denials: Iterable[Denial]) -> None:
@@ -55,12 +55,12 @@ class RateLimited(Refused):
         """Every limit that refused."""
         return tuple(self._denials)
 
-    @cached_property
+    @property
     def retryable(self) -> bool:
         """False where one of the limits never admits this ask."""
         return all(denial.retryable for denial in self.denials)
 
-    @cached_property
+    @property
     def retry_after(self) -> float | None:
         """Seconds: the largest over the denials, or None."""
         waits = [denial.retry_after for denial in self.denials if denial.retry_after is not None]

@@ -37,8 +37,8 @@ class Event:
     kind: Kind
     request_id: str | None
     keys: tuple[str, ...]
-    asked: Mapping[str, int] = field(default_factory=dict)
-    used: Mapping[str, int] = field(default_factory=dict)
+    asked: Mapping[str, int] = field(default_factory=dict[str, int])
+    used: Mapping[str, int] = field(default_factory=dict[str, int])
     denials: tuple[Denial, ...] = ()
     time: float = field(default_factory=time.time)
 

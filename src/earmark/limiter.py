@@ -94,7 +94,7 @@ class Limiter:
         if request_id is not None:
             check_key("request_id", request_id)
             handle = office.repeated(hold, limited=limited)
-            if handle is not None:
+            if isinstance(handle, Reservation):
                 return handle
         if not (limited and office.participants):
             return self._admit_unlimited(hold)
@@ -127,7 +127,7 @@ class Limiter:
         """The handle of what stands after `hold` was sent: its own, or the one that was open before."""
         office = self._office
         handle = office.handle_of(standing)
-        if handle is None:
+        if not isinstance(handle, Reservation):
             if standing is not hold:
                 office.take_back(standing)
             handle = Reservation(office, standing)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from earmark.backends.protocol import Backend, Instant, Known
+from earmark.backends.protocol import Backend, Handle, Instant, Known
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
 from earmark.errors import RequestIdConflict
@@ -15,8 +15,6 @@ from earmark.events import Event, Kind, Observer, tell
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
-
-    from earmark.reservation import Reservation
 
 
 class Participant(Protocol):
@@ -65,7 +63,7 @@ class Office:
         self.observers = observers
         self.task_group: TaskGroup | None = None
 
-    def sign_on(self, handle: Reservation, hold: Hold) -> None:
+    def sign_on(self, handle: Handle, hold: Hold) -> None:
         """Let a handle answer to the request id of its hold."""
         known = Known(weakref.ref(handle), hold, limited=bool(self.participants))
         self.desk.handles[hold.name] = known
@@ -76,13 +74,12 @@ class Office:
         if known is not None and known.hold.id == hold.id:
             del self.desk.handles[hold.name]
 
-    def handle_of(self, hold: Hold) -> Reservation | None:
+    def handle_of(self, hold: Hold) -> Handle | None:
         """The handle of this very hold, if somebody still has it."""
         known = self.desk.handles.get(hold.name)
         if known is None or known.hold.id != hold.id:
             return None
-        handle: Reservation | None = known.handle()
-        return handle
+        return known.handle()
 
     def take_back(self, hold: Hold) -> None:
         """Strike what a finaliser noted of this hold: it has found another holder (R9)."""
@@ -92,7 +89,7 @@ class Office:
                 with suppress(ValueError):  # another thread has done it by now
                     dropped.remove(noted)
 
-    def repeated(self, hold: Hold, *, limited: bool) -> Reservation | None:
+    def repeated(self, hold: Hold, *, limited: bool) -> Handle | None:
         """The open handle that a request id names, where the store need not be asked.
 
         The store knows nothing of a request that no limit concerns, and alone knows the others.
@@ -101,7 +98,7 @@ class Office:
             RequestIdConflict: it was made for other scopes or asks.
         """
         known = self.desk.handles.get(hold.name)
-        handle: Reservation | None = None if known is None else known.handle()
+        handle = None if known is None else known.handle()
         if known is None or handle is None or handle.state != "open" or (limited and known.limited):
             return None
         if not hold.repeats(known.hold):

@@ -198,6 +198,12 @@ def test_what_cannot_matter_is_not_parsed(items: list[bytes], count: int) -> Non
     assert parsed(items) == count
 
 
+def test_a_cr_within_a_piece_that_seems_whole() -> None:
+    """A CR ends a line also in bytes that begin and end as whole events with LF do, and what follows it is read."""
+    hidden = b'data: {"say": "x"}\r\rdata: [DONE]\r\rdata: {"say": "y"}\n\n'
+    assert run_now([SAY, hidden, USAGE]).outcome == "end"
+
+
 def test_with_an_estimator_every_event_is_parsed() -> None:
     """The text is measured only where an estimator was given."""
     assert parsed([SAY] * 5, estimate=lambda _: None) == 5

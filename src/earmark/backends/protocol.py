@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
@@ -41,6 +41,15 @@ class Noted(Protocol):
         ...
 
 
+class Handle(Protocol):
+    """What a caller has of a reservation."""
+
+    @property
+    def state(self) -> str:
+        """`open`, or how it was resolved."""
+        ...
+
+
 class Known(NamedTuple):
     """Who answers to a request id in this process.
 
@@ -50,7 +59,7 @@ class Known(NamedTuple):
         limited: whether the store knows of it.
     """
 
-    handle: weakref.ref[Any]
+    handle: weakref.ref[Handle]
     hold: Hold
     limited: bool
 

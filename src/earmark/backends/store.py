@@ -81,7 +81,8 @@ class MemoryStore:
                 if known is not None:
                     return known
             asks = hold.asks
-            hold.seen = seen = []
+            seen: list[Any] = []
+            hold.seen = seen
             totals: list[tuple[dict[str, int], str, int]] = []
             debits: list[tuple[Table[Any], str, Limit, int]] = []
             refused = False

@@ -2,8 +2,9 @@
 
 An item is read and never changed, and goes on to the consumer as it is. Which SDK it comes from does not
 matter, and none is imported: an object that dumps itself (pydantic: openai, anthropic, google-genai) is
-dumped under the names that the provider uses, so that a dialect sees what it would have seen on the wire. An
-object or a mapping with an `event` and its `data` is a server-sent event that somebody else has cut out.
+dumped under the names that the provider uses, so that a dialect sees what it would have seen on the wire. The
+events of openai's `chat.completions.stream()` have the provider's chunk inside one of their own. An object or a
+mapping with an `event` and its `data` is a server-sent event that somebody else has cut out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ def event_of(item: object) -> tuple[str | None, Payload | str] | None:
     """
     if isinstance(item, Mapping):
         return _unwrapped(cast("Payload", item))
+    if getattr(item, "type", None) == "chunk":
+        item = getattr(
+            item, "chunk", item
+        )  # beside it is all that came before, which nobody has to dump
     dump = getattr(item, "model_dump", None)
     if dump is not None:
         dumped = _dump(dump)
