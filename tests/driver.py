@@ -1,83 +1,26 @@
 """Runs one history twice, through `Limiter` on the memory backend and through the plain model, and compares them.
 
-The memory backend never suspends: each call is run by one `send`, without an event loop, and a call that suspended
-would be an error. After each step every scope is looked at, so that a step that changed what it should not is caught
-there, and not where it first matters; the number of things that the backend keeps must be the model's, too (R2, R14).
+After each step every scope is looked at, so that a step that changed what it should not is caught there, and not where
+it first matters; the number of things that the backend keeps must be the model's, too (R2, R14).
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final
 
-from earmark import (
-    Limit,
-    Limiter,
-    Limits,
-    MemoryBackend,
-    RateLimited,
-    RequestIdConflict,
-    Reservation,
-    Scope,
-)
+from earmark import Limiter, MemoryBackend, RateLimited, RequestIdConflict, Reservation
 from earmark.testing import ManualClock
 from tests import strategies as do
 from tests.model import Model
 from tests.model_values import SECOND, Hold, Line, Refusal, Statuses, asks_of
+from tests.translation import first_when, line_of, run, scope_of, us_of
 
-T = TypeVar("T")
-
-START = 1_000_000 * SECOND + 7
-AGES = 400 * 86_400 * SECOND
-EXACT = 2**51
-
-
-def run(call: Coroutine[Any, Any, T]) -> T:
-    """Run a call that never suspends."""
-    try:
-        call.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    call.close()
-    msg = "a call on the memory backend suspended"
-    raise AssertionError(msg)
-
-
-def us_of(seconds: float) -> int:
-    """Whole microseconds, exact below 2**51."""
-    return round(seconds * SECOND)
-
-
-@functools.lru_cache(4_096)
-def line_of(limit: Limit) -> Line:
-    """What the library calls a limit, in the model's words."""
-    window = 0 if limit.metric == "concurrency" else us_of(limit.window or 0)
-    return Line(limit.metric, limit.amount, window, limit.algorithm, limit.burst)
-
-
-def limit_of(line: Line) -> Limit:
-    """The library's limit for one of the model's."""
-    return Limit(line.metric, line.amount, line.window / SECOND, line.algorithm, line.burst)  # type: ignore[arg-type]
-
-
-@functools.lru_cache(4_096)
-def scope_of(offer: do.Offer) -> Scope:
-    """The library's scope for an offer."""
-    named: dict[str, Any] = dict(offer.named)
-    also = map(limit_of, offer.also)
-    limits = Limits(**named, algorithm=offer.algorithm, also=also)  # type: ignore[arg-type]
-    return Scope(offer.key, limits, enforce=offer.enforce)
-
-
-def first_when(us: int, true: Callable[[int], bool]) -> bool:
-    """Whether `true` holds from `us` on and not one microsecond before (beyond 2**51: as near as a double tells)."""
-    slack = 0 if us < EXACT else us >> 50
-    return true(us + slack) and (us == 0 or not true(us - 1 - slack))
+START: Final = 1_000_000 * SECOND + 7
+AGES: Final = 400 * 86_400 * SECOND
 
 
 @dataclass(eq=False)

@@ -201,9 +201,17 @@ class History(NamedTuple):
 AMOUNTS: Final = (10, 5, 3, 1, 2, 8, 20, 50, 100, 30, 12, 15, 6, 4, 2, 3, 5, 0, MOST)
 WINDOWS: Final = (SECOND, 60 * SECOND, 3, 7 * SECOND, 250_000, 86_400 * SECOND)
 ASKS: Final = (0, 1, 2, 3, 5, 8, 1, 2, 3, 4, 1, 2, 10, 13, 50, MOST)
-METRICS: Final = ("images", "tokens", "requests", "input_tokens", "uncached_tokens")
+METRICS: Final = (
+    "images",
+    "tokens",
+    "requests",
+    "input_tokens",
+    "uncached_tokens",
+    "uncached_input_tokens",
+)
 ALGORITHMS: Final = ("fixed_window", "sliding_window", "token_bucket")
 SMALL: Final = (0, 1, 2, 3)
+HOLDS: Final = (0, 1, 0, 2, 0, 1, 0, 3)  # mostly the last one, so that what happens to it adds up
 USAGES: Final = tuple(
     itertools.starmap(
         Usage,
@@ -235,6 +243,9 @@ MAPPINGS: Final = (
     (("input_tokens", 3), ("output_tokens", 9)),
     (("requests", 9), ("tokens", 0), ("images", 5)),
     (("uncached_tokens", 6), ("tokens", MOST)),
+    (("uncached_input_tokens", 7), ("output_tokens", 2)),
+    (("uncached_input_tokens", 7), ("tokens", 4)),
+    (("output_tokens", 3), ("uncached_tokens", 8)),
 )
 
 
@@ -286,7 +297,7 @@ pre_commits = st.builds(
         lambda name, lease, images: PreCommit((), 0, images, name, lease), _names, _leases, _images
     ),
 )
-settles = _all(lambda used, hold: Settle(hold, used), ASKS + USAGES + MAPPINGS, SMALL)
+settles = _all(lambda used, hold: Settle(hold, used), ASKS + USAGES + MAPPINGS, HOLDS)
 adds = _all(
     lambda used, name, bare, offer: Add(offer, used, bare, name),
     (1, -3, *ASKS, *USAGES),
@@ -299,12 +310,12 @@ kinds: st.SearchStrategy[st.SearchStrategy[Step]] = st.sampled_from(
     (
         st.just(Peek()),
         *(pre_commits,) * 14,
-        _all(Again, SMALL),
+        _all(Again, HOLDS),
         *(settles,) * 6,
-        *(_all(Finish, _hows, SMALL),) * 6,
+        *(_all(Finish, _hows, HOLDS),) * 6,
         *(adds,) * 3,
         *(_all(Wait, _waits),) * 2,
-        *(_all(WaitFor, _ends, SMALL, SMALL, (0, 0, 1, 2), (0, -1, 1)),) * 6,
+        *(_all(WaitFor, _ends, SMALL, HOLDS, (0, 0, 1, 2), (0, -1, 1)),) * 6,
         _all(Amend, SMALL, SMALL, AMOUNTS, (None, *AMOUNTS)),
         _all(Reset, several),
         _all(Enforce, SMALL, (False, True)),

@@ -15,27 +15,33 @@ time a message suspends in a task that the library started for it. At the points
 
 * "task": `Task.cancel()`, which comes once; asyncio alone has it;
 * "scope" and "outer": one of two nested anyio scopes, whose cancellation comes again at every await;
-* "all": `Task.cancel()` for every task there is, as when a loop ends;
+* "all": `Task.cancel()` for the caller and every task that was started since, as when a loop ends;
 * "close": the coroutine is closed where it waits, as when it is collected.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar
+from pathlib import Path
+from types import FrameType
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
 import anyio.lowlevel
 import trio.testing
 
+import earmark
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Seen
 from earmark.core.hold import Hold, Verb
 from earmark.errors import EarmarkError
 from earmark.limits import Scope
+
+_LIBRARY: Final = str(Path(earmark.__file__).parent)
 
 Place = Literal["before", "after"]
 Kind = Literal["task", "scope", "outer", "all", "close"]
@@ -80,6 +86,7 @@ class Suspending:
         self.desk = inner.desk
         self.applied: Counter[str] = Counter()
         self.points = 0
+        self._failing: list[str] = []
         self._gates: defaultdict[tuple[str, Place], deque[Gate]] = defaultdict(deque)
 
     def gate(self, message: str, place: Place) -> Gate:
@@ -87,6 +94,10 @@ class Suspending:
         gate = Gate()
         self._gates[message, place].append(gate)
         return gate
+
+    def fail(self, message: str) -> None:
+        """Have the next message of this kind fail before it is applied, with a `ConnectionError`."""
+        self._failing.append(message)
 
     async def _suspend(self, message: str, place: Place) -> None:
         self.points += 1
@@ -101,6 +112,9 @@ class Suspending:
 
     async def _send(self, message: str, *arguments: Any) -> Any:
         await self._suspend(message, "before")
+        if message in self._failing:
+            self._failing.remove(message)
+            raise ConnectionError(message)
         self.applied[message] += 1
         try:
             answer = await getattr(self.inner, message)(*arguments)
@@ -145,17 +159,12 @@ class Closed(Exception):  # noqa: N818 - what `Stepped` raises in place of the w
 
 
 class Stepped:
-    """An awaitable that reports each suspension of a coroutine, at which that may be closed."""
+    """An awaitable that reports each suspension of a coroutine; one that is `closing` is closed when it is resumed."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], report: Callable[[], None]) -> None:
         self._work = work
         self._report = report
-        self._closed = False
-
-    def close(self) -> None:
-        """Close the coroutine where it waits; whoever awaits this gets `Closed`."""
-        self._work.close()
-        self._closed = True
+        self.closing = False
 
     def __await__(self) -> Generator[Any, Any, Any]:
         value: Any = None
@@ -172,7 +181,8 @@ class Stepped:
                 value = yield waits_for
             except BaseException as thrown:  # noqa: BLE001 - it is the work's to handle
                 error = thrown
-            if self._closed:
+            if self.closing:
+                self._work.close()
                 raise Closed
 
 
@@ -192,7 +202,7 @@ class Drive:
         self._plan = plan
         self._over = False
         self._caller: object = None
-        self._driver: object = None
+        self._before: set[asyncio.Task[Any]] = set()
         self._sending: str | None = None
         self._scopes: dict[Kind, anyio.CancelScope] = {}
         self._stepped: Stepped | None = None
@@ -205,7 +215,8 @@ class Drive:
 
     async def run(self, work: Work, beside: Work | None) -> None:
         """Run it to its end on the loop that runs this, and wait until all that it started is over."""
-        self._driver = _current_task()
+        if _on_asyncio():
+            self._before = asyncio.all_tasks()
         by_task = False
         async with anyio.create_task_group() as tasks:
             if not _on_asyncio():
@@ -220,7 +231,9 @@ class Drive:
                 if not by_task:
                     task.result()
                 del task
-        self._caller = None  # a task keeps the exception that cancelled it, and with it what was interrupted
+        self._caller = (
+            None  # a task keeps the exception that cancelled it, and with it what was interrupted
+        )
         self.propagated = self._has_propagated(by_task=by_task)
         await quiesce()
 
@@ -245,7 +258,9 @@ class Drive:
                     raise
                 finally:
                     self._over = True
-                await anyio.lowlevel.checkpoint()  # a scope's cancellation comes again at every await
+                await (
+                    anyio.lowlevel.checkpoint()
+                )  # a scope's cancellation comes again at every await
             await anyio.lowlevel.checkpoint()
 
     def _message_waits(self, message: str) -> None:
@@ -272,15 +287,15 @@ class Drive:
             elif kind == "close":
                 self._close()
             else:
-                for task in asyncio.all_tasks():
-                    if task is self._caller or (kind == "all" and task is not self._driver):
+                for task in asyncio.all_tasks() - self._before:
+                    if task is self._caller or kind == "all":
                         task.cancel()
 
     def _close(self) -> None:
         assert self._stepped is not None
         assert isinstance(self._caller, asyncio.Task)
-        self._stepped.close()
-        self._caller.cancel()  # what it waits for may never come now
+        self._stepped.closing = True
+        self._caller.cancel()
 
     def _has_propagated(self, *, by_task: bool) -> bool:
         if "task" in self.made or "all" in self.made:
@@ -326,3 +341,63 @@ def _on_asyncio() -> bool:
 
 def _current_task() -> object:
     return asyncio.current_task() if _on_asyncio() else trio.lowlevel.current_task()
+
+
+class Interjection:
+    """Calls something in the midst of a piece of work: before one of the instructions of the library that it runs.
+
+    Between two instructions another thread may be switched to and a finaliser may run, so a loop over all of them
+    tries every place at which either can happen.
+
+    Args:
+        between: what is called.
+        at: before which instruction, counted from 1.
+        where: whether an instruction counts; by default each does.
+    """
+
+    def __init__(
+        self, between: Callable[[], object], at: int, where: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._between = between
+        self._at = at
+        self._where = where
+        self._seen = 0
+        self._error: BaseException | None = None
+        self.made = False
+
+    def __call__(self, work: Callable[[], Any]) -> Any:
+        """Do the work; what `between` raises is raised afterwards."""
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            return work()
+        finally:
+            sys.settrace(before)
+            if self._error is not None:
+                raise self._error
+
+    def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
+        if not frame.f_code.co_filename.startswith(_LIBRARY):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and not self.made and self._where():
+            self._seen += 1
+            if self._seen == self._at:
+                self.made = True
+                sys.settrace(None)
+                try:
+                    self._between()
+                except BaseException as error:  # noqa: BLE001 - a trace function that raises is taken out of use
+                    self._error = error
+        return self._trace
+
+
+def by_hand(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never suspends, without a loop."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value
+    work.close()
+    msg = "it has suspended"
+    raise AssertionError(msg)

@@ -6,11 +6,11 @@ Windows are 60 s from t = 0. Each docstring says what the faulty system did.
 from __future__ import annotations
 
 import copy
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from earmark import Limiter, Reservation
@@ -131,7 +131,7 @@ async def test_c06_a_stream_keeps_its_slot_and_settles_after_the_handler_returne
     """C6: the handler returns before the body is sent: the slot stays taken, the tokens are counted."""
     scope = key(concurrency=1, tpm=100)
 
-    async def body() -> Any:
+    async def body() -> AsyncIterator[dict[str, Any]]:
         yield {
             "object": "chat.completion.chunk",
             "choices": [{"index": 0, "delta": {"content": "hi"}}],
@@ -242,7 +242,7 @@ async def test_c14_a_cancelled_pre_commit_gives_back_what_it_took_and_no_more(wh
     scope = key(tpm=100, concurrency=2)
     async with Table() as table:
         await table.play(P(scope, 40))
-        backend = Stalling(table.backend, where)
+        backend: Any = Stalling(table.backend, where)
         limiter = Limiter(backend, observers=(table.events.append,))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(limiter.pre_commit, scope, tokens=30, request_id="x"))

@@ -20,7 +20,8 @@ import pytest
 from earmark import Limiter, Limits, MemoryBackend, Scope
 from earmark.testing import ManualClock
 
-EXAMPLES: Final = Path(__file__).parent.parent / "examples"
+ROOT: Final = Path(__file__).parent.parent
+EXAMPLES: Final = ROOT / "examples"
 
 table: Any = import_module("examples.gateway.table")
 
@@ -276,3 +277,10 @@ async def test_a_row_is_judged_by_what_peek_says(
 def test_a_table_without_rows_is_no_success() -> None:
     """A demo that does nothing has shown nothing."""
     assert table.Table(Limiter()).verdict() == 1
+
+
+def test_the_first_snippet_of_the_readme_is_the_quickstart() -> None:
+    """What README shows first is examples/quickstart.py, word by word, without its head."""
+    _, _, after = (ROOT / "README.md").read_text("utf-8").partition("```python\n")
+    _, _, quickstart = (EXAMPLES / "quickstart.py").read_text("utf-8").partition('"""\n\n')
+    assert after.partition("```")[0] == quickstart

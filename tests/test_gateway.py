@@ -8,9 +8,11 @@ httpx's; the whole over real HTTP is the demo's, in test_demo.py.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -22,6 +24,8 @@ from earmark import Event, Limiter, Limits, MemoryBackend, RateLimited, Scope
 from earmark.testing import ManualClock
 
 pytestmark = pytest.mark.anyio
+
+ROOT: Final = Path(__file__).parent.parent
 
 answers: Any = import_module("examples.gateway.answers")
 app: Any = import_module("examples.gateway.app")
@@ -355,3 +359,42 @@ async def test_b35_a_client_that_leaves_where_the_server_cancels() -> None:
     assert await world.used() == (1, 200)
     assert body.closed
     await world.upstream.aclose()
+
+
+@pytest.mark.parametrize(
+    ("provider", "status", "used"),
+    [
+        (raising(httpx.ConnectError), 502, (0, 0)),
+        (answering(400, error="bad"), 400, (1, 0)),
+        (answering(503, error="busy"), 503, (1, 1_050)),
+        (lambda request: httpx.Response(200, stream=Body(*CHUNKS)), 200, (1, 30)),
+    ],
+)
+async def test_the_sketch_in_the_readme_counts_as_the_gateway_does(
+    provider: Provider, status: int, used: tuple[int, int]
+) -> None:
+    """The gateway that README shows resolves every reservation as its table of verbs says."""
+    (sketch,) = re.findall(
+        r"^```python\n((?:(?!```).)*^async def complete.*?)^```$",
+        (ROOT / "README.md").read_text("utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+    names: dict[str, Any] = {}
+    exec(compile(sketch, "README.md", "exec", dont_inherit=True), names)  # noqa: S102 - it is ours
+    await names["upstream"].aclose()
+    names["limiter"] = Limiter(MemoryBackend(clock=ManualClock()))
+    transport = httpx.ASGITransport(names["app"])
+    async with (
+        httpx.AsyncClient(
+            transport=httpx.MockTransport(provider), base_url="http://provider"
+        ) as names["upstream"],
+        httpx.AsyncClient(
+            transport=transport, base_url="http://gateway", headers=HEADERS
+        ) as client,
+    ):
+        # 200 bytes: 50 tokens, and a thousand for the output.
+        response = await client.post(PATH, content=json.dumps({**CHAT, "stream": True}).ljust(200))
+    assert response.status_code == status
+    (found,) = await names["limiter"].peek(names["scopes"]["Bearer sk-alice"])
+    assert (found["requests"].used, found["tokens"].used) == used
+    assert found["concurrency"].used == 0

@@ -202,7 +202,7 @@ async def test_r9_an_owed_cancel_spares_what_was_adopted() -> None:
     """R9: the first caller went away before the reply came; the second was answered with the reservation."""
     scope = key(tpm=100, concurrency=1)
     async with Table() as table:
-        backend = Stalling(table.backend, "after")
+        backend: Any = Stalling(table.backend, "after")
         gone = Limiter(backend)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(gone.pre_commit, scope, tokens=30, request_id="q"))

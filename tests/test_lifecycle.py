@@ -260,7 +260,7 @@ async def test_r15_what_cannot_be_abandoned_is_logged_and_disturbs_no_message(
     monkeypatch.setattr(logger, "propagate", False)
     monkeypatch.setattr(logger, "handlers", [messages])
     async with Table() as table:
-        backend = Failing(table.backend)
+        backend: Any = Failing(table.backend)
         limiter = Limiter(backend)
         handles = [await limiter.pre_commit(WIDE, tokens=40)]
         with pytest.warns(ResourceWarning) as warned:
@@ -276,7 +276,8 @@ async def test_r15_what_cannot_be_abandoned_is_logged_and_disturbs_no_message(
 async def test_r5_a_verb_that_fails_may_be_tried_again() -> None:
     """R5, C24: nothing is resolved until the store says so: the error reaches the caller, the handle is open."""
     async with Table() as table:
-        limiter = Limiter(Failing(table.backend))
+        backend: Any = Failing(table.backend)
+        limiter = Limiter(backend)
         reservation = await limiter.pre_commit(WIDE, tokens=40)
         for _ in range(10):
             with pytest.raises(LookupError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from earmark import Limits, RateLimited, Scope, ScopeStatus

@@ -20,17 +20,22 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncIterator[str]:
-    """Serve `app` on a free loopback port; yields its base URL."""
+    """Serve `app` on a free loopback port; yields its base URL. A server that fails takes the block with it."""
     config = uvicorn.Config(
-        app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=5
+        app,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=5,
     )
     server = _Server(config)
-    # It listens from here on: who connects before the server is up waits in the queue.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            yield f"http://{host}:{port}"
-        finally:
-            server.should_exit = True
-            await task
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.serve(sockets=[listener]))
+            try:
+                # It listens already: who connects before the server is up waits in the queue.
+                yield f"http://{host}:{port}"
+            finally:
+                server.should_exit = True

@@ -43,7 +43,7 @@ class Denial:
         text = f"{self.key!r}: {limit.capacity} {limit.metric}{per}, {self.used} used, {self.asked} asked"
         if not self.retryable:
             return f"{text}, never possible"
-        return text if self.retry_after is None else f"{text}, retry after {self.retry_after:g} s"
+        return text if self.retry_after is None else f"{text}, retry after {self.retry_after} s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class RateLimited(Refused):
     """
 
     def __init__(self, denials: Iterable[Denial]) -> None:
+        super().__init__()
         self._denials = denials
 
     @cached_property

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal
 
 from earmark.answers import Denial
@@ -43,9 +42,9 @@ class Event:
     time: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
-        # Read-only views: what an observer hears of is the library's own record.
-        object.__setattr__(self, "asked", MappingProxyType(self.asked))
-        object.__setattr__(self, "used", MappingProxyType(self.used))
+        # Copies: what an observer hears of is the library's own record.
+        object.__setattr__(self, "asked", dict(self.asked))
+        object.__setattr__(self, "used", dict(self.used))
 
 
 Observer = Callable[[Event], object]

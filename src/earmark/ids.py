@@ -24,7 +24,8 @@ def _renew_nonce() -> None:
 
 
 _renew_nonce()
-os.register_at_fork(after_in_child=_renew_nonce)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_nonce)
 
 
 def name_of(id_: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -21,8 +20,6 @@ from earmark.office import Office
 from earmark.reservation import Dropped, Reservation
 from earmark.shielding import finish
 from earmark.usage import Usage
-
-logger = logging.getLogger("earmark")
 
 
 class Limiter:
@@ -44,6 +41,7 @@ class Limiter:
         observers = tuple(observers)
         self._office = Office(self._backend, (self._backend,), observers)
         self._unlimited = Office(self._backend, (), observers)
+        self._unlimited.task_groups = self._office.task_groups
 
     @classmethod
     def disabled(cls) -> Self:
@@ -100,6 +98,8 @@ class Limiter:
             return self._admit_unlimited(hold)
         instant = self._instant
         standing = instant.reserve(hold) if instant else await self._reserve(hold)
+        if desk.forgotten:
+            office.report_forgotten()
         if standing is None:
             raise self._refusal(hold)
         if request_id is None and not office.observers:
@@ -108,6 +108,8 @@ class Limiter:
 
     async def _reserve(self, hold: Hold) -> Hold | None:
         """Reserve with a backend that may suspend: an interrupted call leaves nothing behind (R9, R16)."""
+        asked = self._office.desk.asked
+        asked.append(hold.name)
         try:
             return await self._backend.reserve(hold)
         except EarmarkError:
@@ -119,6 +121,8 @@ class Limiter:
             # Whether it was applied is unknown: it is taken back by its id.
             await self._withdrawal(hold).do()
             raise
+        finally:
+            asked.remove(hold.name)
 
     def _withdrawal(self, hold: Hold) -> Dropped:
         return Dropped(self._office, hold, "withdraw")
@@ -126,14 +130,16 @@ class Limiter:
     def _admit(self, hold: Hold, standing: Hold) -> Reservation:
         """The handle of what stands after `hold` was sent: its own, or the one that was open before."""
         office = self._office
-        handle = office.handle_of(standing)
-        if not isinstance(handle, Reservation):
-            if standing is not hold:
-                office.take_back(standing)
-            handle = Reservation(office, standing)
-            office.sign_on(handle, standing)
-        if not hasattr(standing, "told"):
-            standing.told = True
+        with office.desk.lock:
+            handle = office.handle_of(standing)
+            if not isinstance(handle, Reservation):
+                if standing is not hold:
+                    office.take_back(standing)
+                handle = Reservation(office, standing)
+                office.sign_on(handle, standing)
+            told = hasattr(standing, "told")
+            standing.told = getattr(standing, "told", office)
+        if not told:
             office.tell("admitted", standing)
         return handle
 
@@ -241,9 +247,13 @@ class Limiter:
 
     async def __aenter__(self) -> Self:
         import anyio
+        from anyio.lowlevel import current_token
 
-        group = anyio.create_task_group()
-        self._office.task_group = self._unlimited.task_group = await group.__aenter__()
+        groups = self._office.task_groups
+        if current_token() in groups:
+            msg = "this limiter is open on this event loop already: `async with` it once, where the loop begins"
+            raise RuntimeError(msg)
+        groups[current_token()] = await anyio.create_task_group().__aenter__()
         return self
 
     async def __aexit__(
@@ -252,11 +262,11 @@ class Limiter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        group = self._office.task_group
-        self._office.task_group = self._unlimited.task_group = None
+        from anyio.lowlevel import current_token
+
+        group = self._office.task_groups.pop(current_token())
         try:
-            if group is not None:
-                await group.__aexit__(kind, error, traceback)
+            await group.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as errors:
             # The block's own error leaves it as it is, not in a group.
             if errors.exceptions != (error,):

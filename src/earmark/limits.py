@@ -7,9 +7,9 @@ it, so a changed amount neither forgives nor charges (R17).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 from earmark.amounts import check_amount
@@ -39,7 +39,8 @@ def to_microseconds(name: str, seconds: object) -> int:
     Raises:
         ValueError: not a finite number, below one microsecond, or above 2**52 microseconds.
     """
-    if type(seconds) is int or (type(seconds) is float and math.isfinite(seconds)):
+    # A huge float would overflow on the way to microseconds.
+    if (type(seconds) is int or type(seconds) is float) and 0 < seconds <= MAX_WINDOW_US:
         microseconds = round(seconds * MICROSECONDS)
         if 1 <= microseconds <= MAX_WINDOW_US:
             return microseconds
@@ -61,14 +62,13 @@ def lease_microseconds(lease: object) -> int:
 
 
 def check_key(name: str, key: object) -> str:
-    """Return `key` if it is a non-empty string of at most 1,024 bytes of UTF-8 (R13).
+    """Return `key`, as a plain string, if it is a non-empty one of at most 1,024 bytes of UTF-8 (R13).
 
     Raises:
         ValueError: anything else.
     """
     if isinstance(key, str) and key:
-        if key.isascii() and len(key) <= MAX_KEY_BYTES:
-            return key
+        key = str.__str__(key)  # an enumeration's member is its value, whatever it shows
         try:
             if len(key.encode()) <= MAX_KEY_BYTES:
                 return key
@@ -82,15 +82,18 @@ def check_key(name: str, key: object) -> str:
     raise ValueError(msg)
 
 
-def check_algorithm(algorithm: object) -> None:
-    """Check the name of an algorithm.
+def check_algorithm(algorithm: object) -> Algorithm:
+    """Return the name of an algorithm, as a plain string.
 
     Raises:
         ValueError: there is none of that name.
     """
-    if algorithm not in get_args(Algorithm):
-        msg = f"algorithm must be one of {', '.join(get_args(Algorithm))}, not {algorithm!r}"
-        raise ValueError(msg)
+    for name in get_args(Algorithm):
+        if algorithm == name:
+            known: Algorithm = name
+            return known
+    msg = f"algorithm must be one of {', '.join(get_args(Algorithm))}, not {algorithm!r}"
+    raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -127,13 +130,9 @@ class Limit:
     """What a request asks that does not name the metric; None: it is neither judged nor counted (R1)."""
 
     def __post_init__(self) -> None:
-        check_key("metric", self.metric)
+        _put(self, "metric", check_key("metric", self.metric))
         check_amount("amount", self.amount)
-        if self.algorithm not in get_args(Algorithm):
-            msg = (
-                f"algorithm must be one of {', '.join(get_args(Algorithm))}, not {self.algorithm!r}"
-            )
-            raise ValueError(msg)
+        _put(self, "algorithm", check_algorithm(self.algorithm))
         capacity = self.amount
         if self.burst is not None:
             if self.algorithm != "token_bucket":
@@ -253,7 +252,7 @@ class Limits:
         by_metric = {
             metric: tuple(limit for limit in limits if limit.metric == metric) for metric in metrics
         }
-        _put(self, "by_metric", by_metric)
+        _put(self, "by_metric", MappingProxyType(by_metric))
 
     def __setattr__(self, name: str, value: object) -> None:
         msg = f"Limits are frozen: cannot set {name}"
@@ -309,7 +308,10 @@ class Scope:
     # Made for every request, hence written out: a generated one takes twice as long.
     def __init__(self, key: str, limits: Limits, enforce: bool = True) -> None:  # noqa: FBT001, FBT002
         if not (type(key) is str and 0 < len(key) <= MAX_KEY_BYTES and key.isascii()):
-            check_key("key", key)
+            key = check_key("key", key)
+        if type(enforce) is not bool:
+            msg = f"enforce must be True or False, not {enforce!r}"
+            raise ValueError(msg)
         if type(limits) is not Limits:
             msg = f"limits must be Limits, not {limits!r}"
             raise TypeError(msg)

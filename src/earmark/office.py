@@ -45,10 +45,10 @@ class Office:
         instant: whether no participant ever suspends.
         desk: what the limiters of this process share about the backend.
         observers: who hears of every event.
-        task_group: where streams are read on after their consumers have gone; None: nobody opened one.
+        task_groups: by event loop, where streams are read on after their consumers have gone.
     """
 
-    __slots__ = ("backend", "desk", "instant", "observers", "participants", "task_group")
+    __slots__ = ("backend", "desk", "instant", "observers", "participants", "task_groups")
 
     def __init__(
         self,
@@ -61,7 +61,13 @@ class Office:
         self.instant = all(participant.instant for participant in participants)
         self.desk = backend.desk
         self.observers = observers
-        self.task_group: TaskGroup | None = None
+        self.task_groups: dict[object, TaskGroup] = {}
+
+    def task_group(self) -> TaskGroup | None:
+        """The one that `async with Limiter(…)` opened on this event loop."""
+        from anyio.lowlevel import current_token
+
+        return self.task_groups.get(current_token())
 
     def sign_on(self, handle: Handle, hold: Hold) -> None:
         """Let a handle answer to the request id of its hold."""
@@ -70,9 +76,10 @@ class Office:
 
     def sign_off(self, hold: Hold) -> None:
         """Answer to the request id no longer, unless another hold has it by now."""
-        known = self.desk.handles.get(hold.name)
+        handles = self.desk.handles
+        known = handles.get(hold.name)
         if known is not None and known.hold.id == hold.id:
-            del self.desk.handles[hold.name]
+            handles.pop(hold.name, None)
 
     def handle_of(self, hold: Hold) -> Handle | None:
         """The handle of this very hold, if somebody still has it."""
@@ -114,9 +121,26 @@ class Office:
     async def tidy(self) -> None:
         """Do what finalisers could only note, and report what the store gave up (R15)."""
         desk = self.desk
-        while desk.dropped:
-            await desk.dropped.popleft().do()
-        while desk.forgotten:
-            hold = desk.forgotten.popleft()
+        for _ in range(len(desk.dropped)):
+            try:
+                noted = desk.dropped.popleft()
+            except IndexError:  # other threads and tasks tidy as well
+                break
+            if noted.hold.name in desk.asked:
+                desk.dropped.append(noted)  # it may be about to find another holder
+            else:
+                await noted.do()
+        self.report_forgotten()
+
+    def report_forgotten(self) -> None:
+        """Tell whoever heard of its admission that the store gave a reservation up."""
+        forgotten = self.desk.forgotten
+        while forgotten:
+            try:
+                hold = forgotten.popleft()
+            except IndexError:  # another thread reports as well
+                break
             self.sign_off(hold)
-            self.tell("expired", hold)
+            teller = getattr(hold, "told", None)
+            if isinstance(teller, Office):
+                teller.tell("expired", hold)

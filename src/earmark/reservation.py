@@ -17,6 +17,7 @@ from earmark.answers import ScopeStatus
 from earmark.core.admission import statuses
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING, known_of
+from earmark.ending import LOST, Ending, after_stream
 from earmark.limits import CONCURRENCY, Scope
 from earmark.office import Office
 from earmark.shielding import finish
@@ -61,7 +62,19 @@ class Reservation:
     it still open: an exception or a clean exit closes, a cancellation abandons.
     """
 
-    __slots__ = ("__weakref__", "_handed_over", "_hold", "_office", "_state")
+    __slots__ = (
+        "__weakref__",
+        "_ending",
+        "_handed_over",
+        "_hold",
+        "_office",
+        "_resolved",
+        "_state",
+    )
+
+    _tidies = True  # a move first does what finalisers have noted
+    _ending: Ending  # how a stream has ended, until that is carried out
+    _resolved: Resolved  # what a move of this process made of it; another that lost the race changes nothing
 
     def __init__(self, office: Office, hold: Hold) -> None:
         self._state: State = "open"
@@ -72,10 +85,11 @@ class Reservation:
     @property
     def request_id(self) -> str:
         """The caller's id of the request, or one of the library's own."""
-        if self._state == "open":
+        hold = self._hold
+        if hold.request_id is None and self._state == "open":
             # Whoever reads the id may ask for it again, and must then get this very object (R9).
-            self._office.sign_on(self, self._hold)
-        return self._hold.name
+            self._office.sign_on(self, hold)
+        return hold.name
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -88,12 +102,12 @@ class Reservation:
 
         It reads `abandoned` also where the store no longer knew the reservation when it was resolved.
         """
-        return self._state
+        return getattr(self, "_resolved", self._state)
 
     @property
     def held(self) -> Mapping[str, int]:
         """Units by metric that are debited and not yet resolved; slots are not among them."""
-        if self._state != "open":
+        if self._state != "open" or not self._office.participants:
             return {}
         asks = self._hold.asks
         held: dict[str, int] = {}
@@ -108,6 +122,8 @@ class Reservation:
     def statuses(self) -> tuple[ScopeStatus, ...]:
         """Every limit as this request left it when it was admitted: what response headers need."""
         hold = self._hold
+        if not self._office.participants:
+            return tuple(ScopeStatus(scope.key, ()) for scope in hold.scopes)
         return statuses(hold.scopes, hold.asks, hold.seen, hold.at)
 
     @property
@@ -212,67 +228,86 @@ class Reservation:
             estimate=estimate,
             hide_usage=hide_usage,
             drain=drain,
-            task_group=task_group if drain is None else task_group or self._office.task_group,
+            task_group=task_group if drain is None else task_group or self._office.task_group(),
             complete_timeout=complete_timeout,
         )
         self._handed_over = True
         self._attend()
         return stream
 
-    async def _stream_ended(self, observed: Observed) -> None:
-        await self._resolve(*_after_stream(observed))
+    def _stream_ended(self, observed: Observed) -> Coroutine[Any, Any, bool]:
+        self._ending = after_stream(observed)
+        return self._resolve(*self._ending)
 
     def _stream_dropped(self, observed: Observed) -> None:
-        self._drop(*_after_stream(observed))
+        self._drop(*after_stream(observed))
 
-    def _resolve(
+    async def _resolve(
         self,
         verb: Verb,
         exact: Mapping[str, int] = NOTHING,
         at_least: Mapping[str, int] = NOTHING,
-    ) -> Coroutine[Any, Any, bool]:
+    ) -> bool:
         """Make one legal move with every participant; one that has begun finishes (R16)."""
-        office = self._office
-        move = self._tidily if office.desk.dropped else self._move
-        if office.instant:
-            return move(verb, exact, at_least)
-        return finish(move, verb, exact, at_least)
-
-    async def _tidily(
-        self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
-    ) -> bool:
-        await self._office.tidy()
-        return await self._move(verb, exact, at_least)
-
-    async def _move(
-        self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
-    ) -> bool:
         state = MOVES[self._state].get(verb)
         if state is None:
             return False
-        # Claimed before the first message, so that a second resolver of this process finds it taken.
+        # Claimed before anything is sent, so that a second resolver of this process finds it taken.
         self._state = state
-        hold = self._hold
         office = self._office
+        if not office.instant:
+            return await finish(self._carry_out, state, verb, exact, at_least)
+        if office.desk.dropped and self._tidies:
+            return await self._carry_out(state, verb, exact, at_least)
         won = not office.participants
         try:
             for participant in office.participants:
                 instant = participant.instant
-                if instant:
-                    won = instant.resolve(hold.id, verb, exact, at_least) or won
-                else:
-                    won = await participant.resolve(hold.id, verb, exact, at_least) or won
+                won = (
+                    instant is not None and instant.resolve(self._hold.id, verb, exact, at_least)
+                ) or won
+        except BaseException:
+            self._state = "open"
+            raise
+        return self._conclude(state, verb, exact, at_least, won=won)
+
+    async def _carry_out(
+        self, state: Resolved, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+    ) -> bool:
+        """The same, after what finalisers have noted, with participants that may suspend."""
+        office = self._office
+        won = not office.participants
+        try:
+            if self._tidies:
+                await office.tidy()
+            for participant in office.participants:
+                won = await participant.resolve(self._hold.id, verb, exact, at_least) or won
         except BaseException:
             # Nothing is settled until the store says so: the caller may try again (C24).
             self._state = "open"
             raise
+        return self._conclude(state, verb, exact, at_least, won=won)
+
+    def _conclude(
+        self,
+        state: Resolved,
+        verb: Verb,
+        exact: Mapping[str, int],
+        at_least: Mapping[str, int],
+        *,
+        won: bool,
+    ) -> bool:
+        office = self._office
         if office.desk.handles:
-            office.sign_off(hold)
+            office.sign_off(self._hold)
         if not won:
             self._state = "abandoned"
-        elif office.observers and verb != "withdraw":
-            office.tell(state, hold, {**at_least, **exact})
-        return won
+            return False
+        self._resolved = state
+        if office.observers and verb != "withdraw":
+            known = {metric: amount for metric, amount in at_least.items() if amount}
+            office.tell(state, self._hold, {**known, **exact})
+        return True
 
     def _attend(self) -> None:
         """Renew by itself from now on: the holder is at work (R10)."""
@@ -301,7 +336,12 @@ class Reservation:
     def __del__(self) -> None:
         # May run anywhere, also inside a lock of this library: it notes the id, and the next message does
         # the work (R15).
-        if self._state != "open" or self._handed_over:
+        if self._state != "open":
+            return
+        if self._handed_over:
+            # Its stream is gone, and the task that was to resolve it was cut off.
+            verb, exact, at_least = getattr(self, "_ending", LOST)
+            self._drop(verb, exact, at_least)
             return
         self._drop()
         warnings.warn(
@@ -327,16 +367,6 @@ class Reservation:
             self._office.desk.dropped.append(noted)
 
 
-def _after_stream(observed: Observed) -> tuple[Verb, Mapping[str, int], Mapping[str, int]]:
-    """How a stream's end resolves its reservation: leaving early is never cheaper than staying (B65)."""
-    usage = observed.usage
-    at_least = NOTHING if usage is None else usage.floors()
-    if usage is not None and observed.authoritative:
-        return "settle", usage.determined(), at_least
-    gone = observed.outcome in {"cancelled", "dropped"}
-    return "abandon" if gone else "close", NOTHING, at_least
-
-
 class Dropped(NamedTuple):
     """A reservation that nobody can resolve any more, as its finaliser notes it."""
 
@@ -345,18 +375,20 @@ class Dropped(NamedTuple):
     verb: Verb
     exact: Mapping[str, int] = NOTHING
     at_least: Mapping[str, int] = NOTHING
+    failed: bool = False
 
     async def do(self) -> None:
-        """Resolve it. What fails is logged: its debits stay, as they would have; its lease frees the slots."""
+        """Resolve it. What fails is logged the first time, and tried again with the next message."""
         handle = _Noted(self.office, self.hold)
         try:
             await handle.finish_off(self)
-        except Exception:
-            logger.exception("the dropped %s could not be resolved", self.hold.name)
-        except BaseException:
-            if handle.state == "open":  # cut off by the end of a loop: another may do it
-                self.office.desk.dropped.append(self)
-            raise
+        except BaseException as error:
+            if handle.state == "open":  # the next message tries again
+                self.office.desk.dropped.append(self._replace(failed=True))
+            if not isinstance(error, Exception):
+                raise
+            if not self.failed:
+                logger.exception("the dropped %s could not be resolved yet", self.hold.name)
 
 
 class _Noted(Reservation):
@@ -364,9 +396,10 @@ class _Noted(Reservation):
 
     __slots__ = ()
 
+    _tidies = False
+
     async def finish_off(self, dropped: Dropped) -> None:
-        message = (dropped.verb, dropped.exact, dropped.at_least)
-        await (self._move(*message) if self._office.instant else finish(self._move, *message))
+        await self._resolve(dropped.verb, dropped.exact, dropped.at_least)
 
     def __del__(self) -> None:
         """Warn of nothing: that was done."""

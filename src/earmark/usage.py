@@ -25,6 +25,16 @@ TOKEN_METRICS: Final = (
 )
 
 
+_FIELDS: Final = (
+    "input_tokens",
+    "output_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "reported_total",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """The tokens of one exchange. Every field is an int (0 … 2**53 − 1), or None where it is unknown.
@@ -49,7 +59,7 @@ class Usage:
     reported_total: int | None = None
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in _FIELDS:
             value = getattr(self, name)
             if value is not None:
                 check_amount(name, value)

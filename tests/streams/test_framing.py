@@ -54,6 +54,8 @@ SSE_ROWS: list[tuple[str, str, list[RawEvent]]] = [
     ("one space goes", "data:  a\n\n", [ev(" a")]),
     ("several lines", "data: a\ndata:\ndata: b\n\n", [ev("a\n\nb")]),
     ("data without colon", "data: a\ndata\n\n", [ev("a\n")]),
+    ("an object over two lines", "data: {\ndata: {}\n\n", [ev("{\n{}")]),
+    ("an object with a name", "event: x\ndata: {}\n\ndata: {}\n\n", [ev("{}", "x"), ev("{}")]),
     ("a name", "event: x\ndata: a\n\n", [ev("a", "x")]),
     ("a name after the data", "data: a\nevent:x\n\n", [ev("a", "x")]),
     ("the last name counts", "event: x\nevent: y\ndata: a\n\n", [ev("a", "y")]),

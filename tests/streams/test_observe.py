@@ -188,6 +188,7 @@ NAMED = b"event: word\n" + SAY
         ([SAY, USAGE, SAY, USAGE], 2),
         ([SAY + USAGE + SAY], 1),
         ([b"event: error\n" + SAY, SAY], 1),
+        ([SAY, b"event: error\n", SAY, SAY], 1),
         ([SAY, b'error: {"x": 1}\n\n'], 1),
         ([SAY, b'{"x": 1}\n\n'], 0),
         ([b'{"say": "x"}\n', b'{"usage": {}}\n'], 1),
@@ -211,7 +212,7 @@ def test_with_an_estimator_every_event_is_parsed() -> None:
 
 def test_nothing_is_read_after_the_end() -> None:
     """What comes after the end was told passes through unread."""
-    assert parsed([USAGE, DONE, USAGE, USAGE]) == 1
+    assert parsed([USAGE, DONE, USAGE, {"usage": {"in": 1}}]) == 1
 
 
 # ---------------------------------------------------------------- what must not disturb

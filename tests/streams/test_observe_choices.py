@@ -18,6 +18,7 @@ from tests.streams.toys import (
     Told,
     ToldLater,
     Toy,
+    generate,
     run,
     run_now,
     sse,
@@ -131,6 +132,27 @@ async def test_a_stream_that_never_says_what_it_is(items: list[bytes], outcome: 
     """It is read as the shape that most have in common: `[DONE]` ends it and an error is one."""
     seen = await run(items, None)
     assert (seen.usage, seen.outcome) == (None, outcome)
+
+
+async def test_the_end_of_an_unknown_stream_is_told_before_it_is_delivered() -> None:
+    """B32: `[DONE]` is understood when it comes, also where nothing before it told the dialect."""
+    told = Told()
+    async for item in observe_stream(generate([sse({"x": 1}), DONE]), on_complete=told):
+        assert bool(told) == (item is DONE)
+
+
+@pytest.mark.parametrize(
+    ("item", "most"), [(sse({"x": 1}), 32), (sse("x" * 300_000), 4)], ids=["events", "text"]
+)
+async def test_what_says_nothing_is_not_kept_for_ever(item: bytes, most: int) -> None:
+    """Memory stays bounded: after so many events, or so much text, the stream is read as most are."""
+    stream = observe_stream(generate([item] * 100), on_complete=Told())
+    for _ in range(most - 1):
+        await anext(stream)
+    assert stream.observed.dialect is None
+    await anext(stream)
+    assert stream.observed.dialect == "openai-compatible"
+    await stream.aclose()
 
 
 def test_the_expected_choices_reach_the_dialect() -> None:

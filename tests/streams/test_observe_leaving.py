@@ -53,6 +53,11 @@ HIDDEN: list[tuple[str, list[Any], list[Any] | None]] = [
     ("a comment before it goes too", [SAY, b": hi\n" + USAGE, DONE], [SAY, DONE]),
     ("half an event, then the end of the source", [SAY[:7]], [SAY[:7]]),
     ("a long event passes in pieces", [*cut(LONG, range(0, 40_000, 10_000)), DONE], None),
+    (
+        "a long event that ends like a report",
+        [b"data: " + b"x" * 40_000, b"\n" + USAGE, DONE],
+        [b"data: " + b"x" * 40_000, b"\n" + USAGE, DONE],
+    ),
     ("a report longer than any", [*cut(LONG_USAGE, range(0, 40_000, 10_000)), DONE], None),
     (
         "mappings",

@@ -6,7 +6,8 @@ renewal, a second caller) stands in a note beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from itertools import takewhile
 from typing import Final, TypeVar
 
 from earmark.backends.tables import SlotTable
@@ -30,6 +31,8 @@ class _Note:
     """Its holder lives in this process: no lease ends it."""
     lapsed = False
     """Its lease is over: its slots are free and stay so."""
+    lease_end = 0
+    """When the lease of its slots is over, in microseconds; 0: none runs."""
     lease_us = 0
     named = False
     """It answers to a request id that its caller chose."""
@@ -54,8 +57,9 @@ class Book:
         self.open: dict[int, Hold] = {}  # in the order of their last renewal
         self.notes: dict[int, _Note] = {}  # empty: every open one is unremarkable
         self._names: dict[str, int] = {}  # the request ids that callers chose
-        # length -> id -> end, each in the order of the ends
-        self._leases: dict[int, dict[int, int]] = {}
+        self._leases: list[
+            tuple[int, int]
+        ] = []  # a heap of (end, id); stale where the note says otherwise
         self._slots = slots
         self._lease_us = lease_us
 
@@ -92,7 +96,6 @@ class Book:
             if verb == "withdraw" and note.adopted:
                 return None
             del self.notes[id_]
-            self._end_lease(id_, note)
             self._free(id_, note)
             if note.named:
                 del self._names[self.open[id_].name]
@@ -115,62 +118,59 @@ class Book:
         if id_ in self.open:
             note = self._note(id_)
             note.attended = True
-            self._end_lease(id_, note)
+            note.lease_end = 0
 
     def turn(self, now: int) -> tuple[list[Hold], int]:
         """Free the slots of leases that are over, and give up what nobody came back for.
 
         Returns what was given up, and the moment of the next turn.
         """
-        ends = [now + KEEP_US]
-        for length, lease in list(self._leases.items()):
-            for id_ in over(lease, now):
-                note = self.notes[id_]
+        while self._leases and self._leases[0][0] <= now:
+            end, id_ = heapq.heappop(self._leases)
+            note = self.notes.get(id_)
+            if note is not None and note.lease_end == end:
+                note.lease_end = 0
                 note.lapsed = True
                 self._free(id_, note)
-            if lease:
-                ends.append(next(iter(lease.values())))
-            else:
-                del self._leases[length]
-        given_up: list[Hold] = []
-        while self.open:
-            hold = next(iter(self.open.values()))
-            note = self.notes.get(hold.id, _UNREMARKABLE)
-            end = max(note.renewed, hold.at) + KEEP_US
+        turn = self._leases[0][0] if self._leases else now + KEEP_US
+        stale: list[Hold] = []
+        for hold in self.open.values():
+            end = max(self.notes.get(hold.id, _UNREMARKABLE).renewed, hold.at) + KEEP_US
             if end > now:
-                ends.append(end)
+                turn = min(turn, end)
                 break
-            if note.attended:
+            stale.append(hold)
+        given_up: list[Hold] = []
+        for hold in stale:
+            if self.notes.get(hold.id, _UNREMARKABLE).attended:
                 self.renew(hold.id, now)
             else:
                 self.strike(hold.id, "abandon")
                 given_up.append(hold)
-        return given_up, min(ends)
+        return given_up, min(turn, now + KEEP_US)
 
     def _note(self, id_: int) -> _Note:
         return self.notes.setdefault(id_, _Note())
 
     def _begin_lease(self, id_: int, note: _Note, now: int) -> int:
-        self._end_lease(id_, note)
-        end = now + note.lease_us
-        self._leases.setdefault(note.lease_us, {})[id_] = end
-        return end
-
-    def _end_lease(self, id_: int, note: _Note) -> None:
-        lease = self._leases.get(note.lease_us)
-        if lease is not None:
-            lease.pop(id_, None)
+        note.lease_end = now + note.lease_us
+        if (
+            len(self._leases) > 2 * len(self.notes) + 16
+        ):  # most of them have ended before their time
+            running = ((note.lease_end, id_) for id_, note in self.notes.items() if note.lease_end)
+            self._leases = list(running)
+            heapq.heapify(self._leases)
+        heapq.heappush(self._leases, (note.lease_end, id_))
+        return note.lease_end
 
     def _free(self, id_: int, note: _Note) -> None:
         for key in note.slots:
             self._slots.free(key, id_)
 
 
-def over(ends: dict[Name, int], now: int) -> Iterator[Name]:
+def over(ends: dict[Name, int], now: int) -> list[Name]:
     """Take out, in order, what ends at `now` or before; `ends` is in the order of the ends."""
-    while ends:
-        name, end = next(iter(ends.items()))
-        if end > now:
-            return
+    names = list(takewhile(lambda name: ends[name] <= now, ends))
+    for name in names:
         del ends[name]
-        yield name
+    return names

@@ -11,6 +11,7 @@ beyond the arithmetic of `earmark.core`:
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -71,13 +72,17 @@ class Desk:
         handles: the open handles by request id, so that an id asked twice is one object (R9).
         dropped: what finalisers noted. Appending needs no lock, so that they may run inside one (R15); the
             next message does the work.
+        lock: to be held while a handle is found or made for a hold, so that threads find one.
+        asked: request ids for which a store is being asked.
         forgotten: holds that the store gave up unresolved; the next message reports them.
     """
 
-    __slots__ = ("dropped", "forgotten", "handles")
+    __slots__ = ("asked", "dropped", "forgotten", "handles", "lock")
 
     def __init__(self) -> None:
         self.handles: dict[str, Known] = {}
+        self.lock = threading.RLock()  # a finaliser may run inside it
+        self.asked: list[str] = []
         self.dropped: deque[Noted] = deque()
         self.forgotten: deque[Hold] = deque()
 

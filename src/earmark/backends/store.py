@@ -1,9 +1,9 @@
 """The messages of a backend, decided in memory at one instant each, as plain functions.
 
-One lock guards everything, and nothing that runs under it can wait or call out: finalisers, which may run
-anywhere, never take it (R15). Time is read under the lock and never steps back (R11). There is no
-background task: what can no longer matter is dropped when the clock passes the next moment at which
-something ends (`_turn`), which costs one comparison per message in between (R14).
+One lock guards everything, and nothing that runs under it can wait: finalisers, which may run anywhere, never
+take it (R15); an injected clock is read under it, and must not call the limiter. Time never steps back (R11).
+There is no background task: what can no longer matter is dropped when the clock passes the next moment at
+which something ends (`_turn`), which costs one comparison per message in between (R14).
 """
 
 from __future__ import annotations
@@ -206,10 +206,13 @@ class MemoryStore:
         with self._lock:
             self._now()
             pairs = _pairs(scopes)
+            keys = {scope.key for scope in scopes}
             for key, id_ in pairs:
                 if id_ in self._tables:
                     self._tables[id_].forget(key)
             for hold in self._book.open.values():
+                if not any(scope.key in keys for scope in hold.scopes):
+                    continue
                 taken = _pairs(hold.scopes) & pairs
                 if taken:
                     self._forgiven[hold.id] = self._forgiven.get(hold.id, _NO_PAIRS) | taken
@@ -243,12 +246,11 @@ class MemoryStore:
             self._desk.forgotten.append(hold)
         for name, table in list(self._tables.items()):
             end = table.turn(now)
-            if len(table):
+            if not table.empty():
                 turn = min(turn, end)
             else:
                 del self._tables[name]
-        for _ in over(self._added, now):
-            pass
+        over(self._added, now)
         for end in self._added.values():
             turn = min(turn, end)
             break

@@ -47,7 +47,7 @@ class Table(Protocol[State]):
         ...
 
     def __len__(self) -> int:
-        """How many states are kept."""
+        """How many states are kept; takes its time."""
         ...
 
 
@@ -64,6 +64,10 @@ class WindowTable(Table[State], Protocol[State]):
 
     def forget(self, key: str) -> None:
         """Drop the state of `key`."""
+        ...
+
+    def empty(self) -> bool:
+        """Whether no state is kept."""
         ...
 
     def turn(self, now: int) -> int:
@@ -107,6 +111,9 @@ class FixedTable:
 
     def forget(self, key: str) -> None:
         self.counts.pop(key, None)
+
+    def empty(self) -> bool:
+        return not self.counts
 
     def turn(self, now: int) -> int:
         if now >= self._end:
@@ -152,6 +159,9 @@ class SlidingTable:
         self._current.pop(key, None)
         self._previous.pop(key, None)
 
+    def empty(self) -> bool:
+        return not self._current and not self._previous
+
     def turn(self, now: int) -> int:
         if now >= self._end:
             consecutive = now < self._end + self._limit.window_us
@@ -178,7 +188,7 @@ class BucketTable:
         self._limit = limit
         self._levels: dict[str, Level] = {}
         self._reviews: dict[str, int] = {}  # key -> when it is looked at again
-        self._due: dict[int, list[str]] = {}  # the same by moment
+        self._due: dict[int, set[str]] = {}  # the same by moment
         self._moments: list[int] = []  # a heap
 
     def look(self, key: str, now: int) -> Level:
@@ -188,27 +198,31 @@ class BucketTable:
         self._write(key, TOKEN_BUCKET.debit(limit, self.look(key, now), amount, now))
 
     def give_back(self, key: str, limit: Limit, amount: int, taken: int, now: int) -> None:
-        if self.counted(key, now):
+        if self._counts(key, now):
             level = TOKEN_BUCKET.give_back(limit, self._levels[key], amount, taken, now)
             self._write(key, level)
 
     def counted(self, key: str, now: int) -> Limit | None:
-        level = self._levels.get(key)
-        if level is None or counts_until(level, self._limit.window_us) <= now:
+        if not self._counts(key, now):
             return None
-        return replace(self._limit, amount=level[2], burst=None)
+        return replace(self._limit, amount=self._levels[key][2], burst=None)
+
+    def _counts(self, key: str, now: int) -> bool:
+        level = self._levels.get(key)
+        return level is not None and counts_until(level, self._limit.window_us) > now
 
     def forget(self, key: str) -> None:
         self._levels.pop(key, None)  # its review finds nothing, or what has been written since
+
+    def empty(self) -> bool:
+        return not self._levels
 
     def turn(self, now: int) -> int:
         while self._moments and self._moments[0] <= now:
             moment = heapq.heappop(self._moments)
             for key in self._due.pop(moment):
-                if self._reviews.get(key) != moment:
-                    continue  # it was brought forward
                 del self._reviews[key]
-                if self.counted(key, now):
+                if self._counts(key, now):
                     self._review(key, self._levels[key])
                 else:
                     self._levels.pop(key, None)
@@ -222,12 +236,16 @@ class BucketTable:
         """See to it that the key is looked at once its level no longer counts, or sooner."""
         window = self._limit.window_us
         moment = (counts_until(level, window) // window + 1) * window
-        if moment < self._reviews.get(key, moment + 1):
-            self._reviews[key] = moment
-            keys = self._due.setdefault(moment, [])
-            if not keys:
-                heapq.heappush(self._moments, moment)
-            keys.append(key)
+        earlier = self._reviews.get(key)
+        if earlier is not None:
+            if earlier <= moment:
+                return
+            self._due[earlier].discard(key)
+        self._reviews[key] = moment
+        if moment not in self._due:
+            self._due[moment] = set()
+            heapq.heappush(self._moments, moment)
+        self._due[moment].add(key)
 
     def __len__(self) -> int:
         return len(self._levels)

@@ -28,7 +28,7 @@ class Hold:
         lease_us: microseconds that slots are held without a renewal; None: the backend's own default.
         seen: the state of every limit before the debit, written by the store.
         at: the instant of the decision in microseconds, written by the store.
-        told: set once the observers of this process have heard of its admission, or need not.
+        told: who told the observers of this process of its admission; unset until somebody did.
     """
 
     __slots__ = ("asks", "at", "id", "lease_us", "request_id", "scopes", "seen", "told")
@@ -42,7 +42,7 @@ class Hold:
     lease_us: int | None
     seen: States
     at: int
-    told: bool
+    told: object
 
     @property
     def name(self) -> str:

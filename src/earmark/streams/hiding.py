@@ -143,10 +143,9 @@ class Hider:
             event, body, searched = body[: end.end()], body[end.end() :], 0
             if self._passing or not self._is_raw_report(event):
                 out.append(event)
-            elif event.endswith(b"\r"):
-                # A CRLF may have been cut here: its second half goes as well.
-                self._after_hidden = not body
-                body = body.removeprefix(b"\n")
+            else:
+                # A CRLF may have been cut after its CR: the second half goes as well.
+                self._after_hidden = event.endswith(b"\r") and not body
             self._passing = False
         if self._passing or len(body) > _MAX_HELD:
             self._passing = True

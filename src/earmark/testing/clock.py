@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 
 import anyio
 import anyio.lowlevel
 
-from earmark.limits import MICROSECONDS
+from earmark.limits import MAX_WINDOW_US, MICROSECONDS
 
 
 class ManualClock:
@@ -74,7 +73,7 @@ class ManualClock:
 
 
 def _microseconds(seconds: float) -> int:
-    if not math.isfinite(seconds):
-        msg = f"a clock counts finite seconds, not {seconds!r}"
+    if not abs(seconds) < MAX_WINDOW_US / MICROSECONDS:
+        msg = f"a clock counts seconds, less than 4.5e9 of them, not {seconds!r}"
         raise ValueError(msg)
     return round(seconds * MICROSECONDS)
