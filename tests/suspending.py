@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
@@ -154,7 +154,7 @@ class Suspending:
         await self.inner.aclose()
 
 
-class Closed(Exception):  # noqa: N818 - what `Stepped` raises in place of the work that it closed
+class Closed(Exception):
     """The work was closed where it waited."""
 
 
@@ -219,21 +219,19 @@ class Drive:
             self._before = asyncio.all_tasks()
         by_task = False
         async with anyio.create_task_group() as tasks:
-            if not _on_asyncio():
+            task = asyncio.create_task(self._attempt(work)) if _on_asyncio() else None
+            if task is None:
                 tasks.start_soon(self._attempt, work)
-            else:
-                task = asyncio.create_task(self._attempt(work))
             if beside is not None:
                 tasks.start_soon(beside)
-            if _on_asyncio():
+            if task is not None:
                 await asyncio.wait({task})
                 by_task = task.cancelled()
                 if not by_task:
                     task.result()
-                del task
-        self._caller = (
-            None  # a task keeps the exception that cancelled it, and with it what was interrupted
-        )
+            del task
+        # A task keeps the exception that cancelled it, and with it whatever was interrupted.
+        self._caller = None
         self.propagated = self._has_propagated(by_task=by_task)
         await quiesce()
 
@@ -279,7 +277,7 @@ class Drive:
             self._interrupt_at(len(self.points))
 
     def _interrupt_at(self, point: int) -> None:
-        kinds = [kind for at, kind in self._plan if at == point]
+        kinds: list[Kind] = [kind for at, kind in self._plan if at == point]
         self.made += kinds
         for kind in kinds:
             if kind in self._scopes:

@@ -204,15 +204,17 @@ def test_r9_dropped_at_every_instruction_of_a_request_for_its_id() -> None:
             at += 1
             bench = Bench()
             interjection = Interjection(bench.drop, at)
-            with warned():
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
                 asked = bench.limiter.pre_commit(KEY, tokens=5, request_id="dropped")
                 got = interjection(partial(by_hand, asked))
-                made = interjection.made
-                if not made:
-                    break
-            bench.drop()
+                bench.drop()
+            made = interjection.made
             old = used(bench.backend, KEY) == [2, 35, 2]
             assert old or used(bench.backend, KEY) == [3, 40, 2]
+            # Whoever asked may have had the very object by then, so that it was not dropped at all.
+            assert len(caught) <= 1
+            assert old or caught
             assert by_hand(got.settle_success(0)) is True
             assert used(bench.backend, KEY) == ([2, 30, 1] if old else [3, 35, 1])
             by_hand(bench.handle.cancel())
@@ -313,7 +315,7 @@ def test_r15_any_limiter_of_the_backend_does_what_was_noted() -> None:
 
 LOOPS: Final[dict[str, Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]]] = {
     "asyncio": lambda work: asyncio.run(work()),
-    "trio": lambda work: trio.run(work),
+    "trio": trio.run,
 }
 
 
@@ -358,18 +360,15 @@ def test_r15_a_block_whose_loop_has_closed(
     limiter = Limiter(Suspending(memory) if suspending else memory)
     entered: list[Reservation] = []
 
-    async def work() -> None:
+    async def work(stop: Callable[[], None]) -> None:
         async with await limiter.pre_commit(KEY, tokens=5) as reservation:
             entered.append(reservation)
+            stop()
             await asyncio.get_running_loop().create_future()
 
-    async def until_entered() -> None:
-        while not entered:
-            await asyncio.sleep(0)
-
     loop = asyncio.new_event_loop()
-    tasks = [loop.create_task(work())]
-    loop.run_until_complete(until_entered())
+    tasks = [loop.create_task(work(loop.stop))]
+    loop.run_forever()
     loop.close()
     with quiet():
         tasks.clear()
@@ -468,7 +467,7 @@ def test_r15_at_the_end_of_the_interpreter(ending: str, options: tuple[str, ...]
     """R15: nothing is printed; in Python's development mode at most the one warning that a reservation was dropped."""
     code = f"{PRELUDE}\n{ENDINGS[ending]}\n"
     command = [sys.executable, *options, "-c", code]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     lines = [line for line in run.stderr.splitlines() if not line.startswith(" ")]
     if options:
         said = [line for line in lines if "ResourceWarning: <Reservation" in line]

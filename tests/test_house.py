@@ -30,7 +30,7 @@ ROWS: Final = (
     {"answers", "clock"},
     {"events", "core"},
     {"backends"},
-    {"office", "streams"},
+    {"ending", "office", "streams"},
     {"reservation"},
     {"limiter"},
     {"testing"},

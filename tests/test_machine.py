@@ -88,6 +88,10 @@ PROGRAMS: Final = {
         (_BURST,),
         (PreCommit(tokens=90), Finish("cancel"), Wait(2 * SECOND)),
     ),
+    "a part in a mapping does not exceed its whole": (
+        (Offer("a", (("itpm", 10),)),),
+        (PreCommit(), Settle(used=(("uncached_input_tokens", 7), ("tokens", 4)))),
+    ),
     "an open id asks for other scopes, of which none is limited": (
         (_NONE, _SECOND),
         (PreCommit((0, 1), name=0), PreCommit((0,), name=0), Settle(0, 1)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from earmark.core.hold import Verb
 from earmark.core.settlement import NOTHING
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 Ending = tuple[Verb, Mapping[str, int], Mapping[str, int]]
 """The verb, what is known exactly, and what is known at least."""
-
-LOST: Final[Ending] = ("abandon", NOTHING, NOTHING)
 
 
 def after_stream(observed: Observed) -> Ending:

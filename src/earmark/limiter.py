@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from earmark.amounts import MAX_AMOUNT, check_amount
 from earmark.answers import ScopeStatus
@@ -130,18 +130,22 @@ class Limiter:
     def _admit(self, hold: Hold, standing: Hold) -> Reservation:
         """The handle of what stands after `hold` was sent: its own, or the one that was open before."""
         office = self._office
+        new = False
         with office.desk.lock:
             handle = office.handle_of(standing)
             if not isinstance(handle, Reservation):
                 if standing is not hold:
                     office.take_back(standing)
-                handle = Reservation(office, standing)
-                office.sign_on(handle, standing)
-            told = hasattr(standing, "told")
-            standing.told = getattr(standing, "told", office)
-        if not told:
+                made = Reservation(office, standing)
+                handle = office.sign_on(made, standing)
+                if handle is not made:
+                    made.step_aside()
+                elif not hasattr(standing, "told"):
+                    standing.told = office
+                    new = True
+        if new:
             office.tell("admitted", standing)
-        return handle
+        return cast("Reservation", handle)
 
     def _admit_unlimited(self, hold: Hold) -> Reservation:
         """Admit a request that no limit concerns: nothing is sent and nothing is kept (B10)."""

@@ -69,10 +69,20 @@ class Office:
 
         return self.task_groups.get(current_token())
 
-    def sign_on(self, handle: Handle, hold: Hold) -> None:
-        """Let a handle answer to the request id of its hold."""
-        known = Known(weakref.ref(handle), hold, limited=bool(self.participants))
-        self.desk.handles[hold.name] = known
+    def attend(self, hold: Hold) -> None:
+        """Let a reservation renew itself from now on: its holder is at work (R10)."""
+        if self.participants:
+            self.backend.attend(hold.id)
+
+    def sign_on(self, handle: Handle, hold: Hold) -> Handle:
+        """Let a handle answer to the request id of its hold; return the one that does, which may be another."""
+        handles = self.desk.handles
+        mine = Known(weakref.ref(handle), hold, limited=bool(self.participants))
+        known = handles.setdefault(hold.name, mine)
+        first = known.holder_of(hold)
+        if first is None:
+            handles[hold.name] = mine
+        return first or handle
 
     def sign_off(self, hold: Hold) -> None:
         """Answer to the request id no longer, unless another hold has it by now."""
@@ -84,9 +94,7 @@ class Office:
     def handle_of(self, hold: Hold) -> Handle | None:
         """The handle of this very hold, if somebody still has it."""
         known = self.desk.handles.get(hold.name)
-        if known is None or known.hold.id != hold.id:
-            return None
-        return known.handle()
+        return None if known is None else known.holder_of(hold)
 
     def take_back(self, hold: Hold) -> None:
         """Strike what a finaliser noted of this hold: it has found another holder (R9)."""

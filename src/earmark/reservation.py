@@ -17,7 +17,7 @@ from earmark.answers import ScopeStatus
 from earmark.core.admission import statuses
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING, known_of
-from earmark.ending import LOST, Ending, after_stream
+from earmark.ending import Ending, after_stream
 from earmark.limits import CONCURRENCY, Scope
 from earmark.office import Office
 from earmark.shielding import finish
@@ -133,8 +133,11 @@ class Reservation:
 
     def __repr__(self) -> str:
         keys = ", ".join(scope.key for scope in self._hold.scopes)
-        name = self._hold.name
-        return f"<Reservation {name!r} of {keys}: {self._state}>"
+        return f"<Reservation {self._hold.name!r} of {keys}: {self.state}>"
+
+    def step_aside(self) -> None:
+        """Hold nothing: another handle of the same hold was there first."""
+        self._handed_over = True
 
     def __copy__(self) -> Self:
         return self
@@ -196,17 +199,9 @@ class Reservation:
         With the provider's own final report it is settled. Otherwise the debit becomes the larger of the
         hold and what was reported (or of what `estimate` says). The slots are held until then.
 
-        Args:
-            source: bytes or text of a body, parsed events as mappings, or an SDK's objects.
-            aclose: closes what the source reads from, such as an httpx response's `aclose`.
-            dialect: the provider's; None finds it out from the first events.
-            expected_choices: how many choices the request asked for (n).
-            estimate: asked for a usage where the provider's own last word did not arrive.
-            hide_usage: keep the event that has nothing but the usage from a client that did not ask for it.
-            drain: seconds for which the source is read on after the consumer has gone.
-            task_group: where the task that reads runs, if `drain` is given; by default that of
-                `async with Limiter(…)`.
-            complete_timeout: seconds for which the last item waits for the settlement.
+        It takes what `observe_stream` takes; `complete_timeout` is the seconds for which the last item waits
+        for the settlement, and a stream that drains does so, by default, in the task group of
+        `async with Limiter(…)`.
 
         Raises:
             RuntimeError: the reservation is resolved, or a stream has it already.
@@ -232,7 +227,7 @@ class Reservation:
             complete_timeout=complete_timeout,
         )
         self._handed_over = True
-        self._attend()
+        self._office.attend(self._hold)
         return stream
 
     def _stream_ended(self, observed: Observed) -> Coroutine[Any, Any, bool]:
@@ -309,13 +304,8 @@ class Reservation:
             office.tell(state, self._hold, {**known, **exact})
         return True
 
-    def _attend(self) -> None:
-        """Renew by itself from now on: the holder is at work (R10)."""
-        if self._office.participants:
-            self._office.backend.attend(self._hold.id)
-
     async def __aenter__(self) -> Self:
-        self._attend()
+        self._office.attend(self._hold)
         return self
 
     async def __aexit__(
@@ -339,9 +329,11 @@ class Reservation:
         if self._state != "open":
             return
         if self._handed_over:
-            # Its stream is gone, and the task that was to resolve it was cut off.
-            verb, exact, at_least = getattr(self, "_ending", LOST)
-            self._drop(verb, exact, at_least)
+            ending: Ending | None = getattr(self, "_ending", None)
+            if (
+                ending is not None
+            ):  # its stream has told, and the task that was to resolve it was cut off
+                self._drop(*ending)
             return
         self._drop()
         warnings.warn(

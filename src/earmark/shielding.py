@@ -100,9 +100,10 @@ async def _finish_in_scope(
     import anyio
     import anyio.lowlevel
 
+    results: list[Result] = []
     try:
         with anyio.CancelScope(shield=True):
-            result = await work(*arguments)
+            results.append(await work(*arguments))
     except Exception as error:
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -111,4 +112,4 @@ async def _finish_in_scope(
             raise
         raise
     await anyio.lowlevel.checkpoint_if_cancelled()
-    return result
+    return results[0]

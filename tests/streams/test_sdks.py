@@ -8,25 +8,31 @@ sees of them, and whether the connection comes back however a stream is left.
 from __future__ import annotations
 
 import asyncio
-import gc
+import json
 import ssl
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, Final
 
 import anyio
 import pytest
 
-from earmark import Event, Limiter, Limits, MemoryBackend, Scope, Usage, observe_stream
+from earmark import (
+    Event,
+    Limiter,
+    Limits,
+    MemoryBackend,
+    Scope,
+    Usage,
+    observe_stream,
+    usage_from_response,
+)
 from earmark.testing import ManualClock
 from tests.streams.bodies import ALL
-from tests.streams.bodies.chunks import bare, chat, counts, details
-from tests.streams.bodies.gemini import gemini, tokens
-from tests.streams.bodies.shape import DONE, Stream, named
-from tests.streams.loopback import Provider, Sdks, gateway, served
+from tests.streams.bodies.chunks import bare, counts, details
+from tests.streams.bodies.good_day import CHAT, CONTENT, MESSAGE, RESPONSE
+from tests.streams.bodies.shape import DONE, Stream
+from tests.streams.loopback import Provider, gateway, served
+from tests.streams.sdks import CHUNKS, CONTENTS, MESSAGES, RESPONSES, Call, Sdks, each_call
 from tests.streams.toys import Told
 
 pytestmark = [
@@ -42,148 +48,8 @@ pytestmark = [
     ),
 ]
 
-EXAMPLES: Final = Path(__file__).parent.parent.parent / "examples"
 HOLD: Final = 200
 ALICE: Final = Scope("api_key:alice", Limits(tpm=10_000, concurrency=1))
-
-CHAT: Final = Stream(
-    "chat",
-    "openai-compatible",
-    (
-        chat("Good", usage=None),
-        chat(" day", usage=None),
-        chat(finish="stop", usage=None),
-        bare(counts(14, 8, **details(4, 3))),
-        DONE,
-    ),
-    Usage(14, 8, 4, None, 3, 22),
-)
-_RESPONSE: Final = {"id": "resp_1", "object": "response", "model": "m", "output": []}
-_TEXT: Final = {"type": "output_text", "text": "Good day", "annotations": []}
-_ITEM: Final = {"id": "msg_1", "type": "message", "role": "assistant", "content": [_TEXT]}
-_PART: Final = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-RESPONSE: Final = Stream(
-    "response",
-    "openai-responses",
-    named(
-        {"type": "response.created", "response": {**_RESPONSE, "status": "in_progress"}},
-        {
-            "type": "response.output_item.added",
-            "output_index": 0,
-            "item": {**_ITEM, "content": []},
-        },
-        {
-            "type": "response.content_part.added",
-            "part": {**_TEXT, "text": ""},
-            **_PART,
-        },
-        {"type": "response.output_text.delta", "delta": "Good", **_PART},
-        {"type": "response.output_text.delta", "delta": " day", **_PART},
-        {"type": "response.output_text.done", "text": "Good day", **_PART},
-        {"type": "response.content_part.done", "part": _TEXT, **_PART},
-        {"type": "response.output_item.done", "output_index": 0, "item": _ITEM},
-        {
-            "type": "response.completed",
-            "response": {
-                **_RESPONSE,
-                "status": "completed",
-                "output": [_ITEM],
-                "usage": {"input_tokens": 14, "output_tokens": 8, "total_tokens": 22},
-            },
-        },
-    ),
-    Usage(14, 8, None, None, None, 22),
-)
-MESSAGE: Final = Stream(
-    "message",
-    "anthropic",
-    named(
-        {
-            "type": "message_start",
-            "message": {
-                "id": "msg_1",
-                "type": "message",
-                "role": "assistant",
-                "model": "m",
-                "content": [],
-                "usage": {
-                    "input_tokens": 40,
-                    "cache_read_input_tokens": 600,
-                    "output_tokens": 1,
-                },
-            },
-        },
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Good"}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": " day"}},
-        {"type": "content_block_stop", "index": 0},
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-            "usage": {"output_tokens": 8},
-        },
-        {"type": "message_stop"},
-    ),
-    Usage(640, 8, 600),
-)
-CONTENT: Final = Stream(
-    "content",
-    "gemini",
-    (
-        gemini(tokens(640, 1, 60, 701), text="Good"),
-        gemini(tokens(640, 8, 60, 708), "STOP", text=" day"),
-    ),
-    Usage(640, 68, None, None, 60, 708),
-)
-
-
-@dataclass(frozen=True)
-class Call:
-    """A way in which an SDK opens a stream.
-
-    Attributes:
-        open: opens the stream of a model.
-        body: a whole one, which says "Good day".
-        marked: the SDK gives an item that ends the stream, and the tokens are settled before it.
-        reported: the tokens that are reported in what a silent provider sends, its first event.
-        backends: the event loops that the SDK runs on.
-    """
-
-    open: Callable[[Sdks, str], Awaitable[Any]]
-    body: Stream
-    marked: bool
-    reported: int = 0
-    backends: tuple[str, ...] = ("asyncio", "trio")
-
-    def begun(self) -> bytes:
-        """The first event."""
-        return Stream("", "", self.body.events[:1], None).sse()
-
-
-CHUNKS: Final = Call(Sdks.chat, CHAT, marked=False)
-RESPONSES: Final = Call(Sdks.response, RESPONSE, marked=True)
-MESSAGES: Final = Call(Sdks.message, MESSAGE, marked=True, reported=641)
-CONTENTS: Final = Call(
-    Sdks.content, CONTENT, marked=False, reported=701, backends=("asyncio",)
-)
-CALLS: Final = (
-    CHUNKS,
-    Call(Sdks.chat_events, CHAT, marked=False),
-    RESPONSES,
-    Call(Sdks.response_events, RESPONSE, marked=True),
-    MESSAGES,
-    Call(Sdks.message_events, MESSAGE, marked=True, reported=641),
-    CONTENTS,
-)
-
-each_call = pytest.mark.parametrize(
-    ("anyio_backend", "call"),
-    [
-        pytest.param(backend, call, id=f"{call.open.__name__}-{backend}")
-        for call in CALLS
-        for backend in call.backends
-    ],
-)
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +97,11 @@ KEPT_BACK: Final = {
     # the name of an event
     "an event named error, whatever is in it": NOTHING,
     # the end, where it says something that the finish reasons do not
-    "B38: n = 2, one choice finished, at a clean end": (Usage(10, 9, reported_total=19), False, "truncated"),
+    "B38: n = 2, one choice finished, at a clean end": (
+        Usage(10, 9, reported_total=19),
+        False,
+        "truncated",
+    ),
     "nothing but the end": NOTHING,
     # a chunk with an error, which is raised instead
     "openrouter: an error and a usage in one chunk": (None, False, "error"),
@@ -358,8 +228,9 @@ async def read(stream: AsyncIterator[Any], begun: anyio.Event) -> None:
         begun.set()
 
 
-# Each way with the outcome, and whether the stream had begun.
-WAYS: Final = {
+Way = Callable[[list[Any]], Awaitable[None]]
+# Each with the outcome, and whether the stream had begun.
+WAYS: Final[dict[Way, tuple[str, bool]]] = {
     close: ("closed", False),
     drop: ("dropped", False),
     close_begun: ("closed", True),
@@ -371,7 +242,7 @@ WAYS: Final = {
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @each_call
 async def test_b65_a_stream_of_an_sdk_is_left(
-    call: Call, way: Callable[[list[Any]], Awaitable[None]], provider: Provider, sdks: Sdks
+    call: Call, way: Way, provider: Provider, sdks: Sdks
 ) -> None:
     """The one connection comes back, the slot as well, and at least the hold stays, and what was reported."""
     outcome, begun = WAYS[way]
@@ -391,3 +262,136 @@ async def test_b65_a_stream_of_an_sdk_is_left(
     assert told.only.outcome == outcome
     kind = "closed" if outcome == "closed" else "abandoned"
     assert [event.kind for event in world.events] == ["admitted", kind] * 2
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("call", [CHUNKS, MESSAGES, CONTENTS], ids=lambda call: call.open.__name__)
+async def test_c42_the_task_that_reads_an_sdk_is_cancelled(
+    call: Call, provider: Provider, sdks: Sdks
+) -> None:
+    """`Task.cancel()` in the SDK's wait is told once, as cancelled; what follows is nothing, and no clean end."""
+    told = Told()
+    source = await call.open(sdks, provider.model(call.begun(), silent=True))
+    stream = observe_stream(source, on_complete=told, aclose=sdks.close_response)
+    begun = anyio.Event()
+    task = asyncio.create_task(read(stream, begun))
+    await begun.wait()
+    await anyio.wait_all_tasks_blocked()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [item async for item in stream] == []
+    assert (told.only.outcome, told.only.items) == ("cancelled", 1)
+
+
+@each_call
+async def test_a_stream_of_an_sdk_is_read_on(call: Call, provider: Provider, sdks: Sdks) -> None:
+    """With `drain` the provider's own count is settled although the consumer left, and the connection comes back."""
+    world = World()
+    model = provider.model(call.body.sse())
+    with anyio.fail_after(10):
+        for _ in range(3):
+            async with world.limiter:
+                reservation = await world.limiter.pre_commit(ALICE, tokens=HOLD)
+                stream = reservation.stream(await call.open(sdks, model), drain=10)
+                await anext(stream)
+                await stream.aclose()
+            assert reservation.state == "settled"
+    assert call.body.usage is not None
+    assert await world.used() == (3 * (call.body.usage.total or 0), 0)
+
+
+# ---------------------------------------------------------------- what belongs to it
+
+
+@pytest.mark.parametrize("anyio_backend", CHUNKS.backends)
+async def test_b64_the_usage_is_kept_from_who_did_not_ask(provider: Provider, sdks: Sdks) -> None:
+    """`hide_usage` leaves out the chunk that is there for its usage alone, and settles what it says."""
+    world = World()
+    reservation = await world.limiter.pre_commit(ALICE, tokens=HOLD)
+    source = await CHUNKS.open(sdks, provider.model(CHAT.sse()))
+    items = [item async for item in reservation.stream(source, hide_usage=True)]
+    assert [[choice.delta.content for choice in item.choices] for item in items] == [
+        ["Good"],
+        [" day"],
+        [""],
+    ]
+    assert await world.used() == (22, 0)
+
+
+WHOLE: Final = (
+    (
+        lambda sdks, model: sdks.openai.chat.completions.create(model=model, messages=[]),
+        {
+            "object": "chat.completion",
+            "choices": [{"index": 0, "message": {"content": "Good day"}, "finish_reason": "stop"}],
+            "usage": counts(14, 8, **details(4, 3)),
+        },
+        CHAT,
+    ),
+    (
+        lambda sdks, model: sdks.openai.responses.create(model=model, input="hi"),
+        RESPONSE.payloads()[-1]["response"],
+        RESPONSE,
+    ),
+    (
+        lambda sdks, model: sdks.anthropic.messages.create(model=model, messages=[], max_tokens=9),
+        {
+            **MESSAGE.payloads()[0]["message"],
+            "stop_reason": "end_turn",
+            "usage": {"input_tokens": 40, "cache_read_input_tokens": 600, "output_tokens": 8},
+        },
+        MESSAGE,
+    ),
+    (
+        lambda sdks, model: sdks.google.models.generate_content(model=model, contents="hi"),
+        CONTENT.payloads()[-1],
+        CONTENT,
+    ),
+)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("ask", "body", "streamed"), WHOLE, ids=[row[2].name for row in WHOLE])
+async def test_b39_an_answer_in_one_piece_counts_the_same(
+    ask: Callable[[Sdks, str], Awaitable[Any]],
+    body: dict[str, Any],
+    streamed: Stream,
+    provider: Provider,
+    sdks: Sdks,
+) -> None:
+    """`usage_from_response` reads the SDK's response as the observer reads the SDK's stream."""
+    response = await ask(sdks, provider.model(json.dumps(body).encode()))
+    assert usage_from_response(response) == streamed.usage
+
+
+async def test_b31_a_stream_over_the_limit_ends_and_the_next_is_refused(
+    provider: Provider, sdks: Sdks
+) -> None:
+    """A key with tpm 1,000 gets a stream of 1,500 to its end; then the SDK raises the gateway's 429."""
+    from openai import AsyncOpenAI, RateLimitError
+
+    events = (*CHAT.events[:3], bare(counts(10, 1_490)), DONE)
+    request: Any = {
+        "model": provider.model(Stream("", "", events, None).sse()),
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 100,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    limiter = Limiter(MemoryBackend(clock=ManualClock(20.0)))
+    alice = Scope("api_key:alice", Limits(tpm=1_000))
+    with gateway(limiter, {"sk-alice": alice}, provider) as url:
+        client = AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="sk-alice", max_retries=0, http_client=sdks.http
+        )
+        stream: Any = await client.chat.completions.create(**request)
+        chunks = [chunk async for chunk in stream]
+        assert chunks[-1].usage.total_tokens == 1_500
+        (status,) = await limiter.peek(alice)
+        assert status["tokens"].used == 1_500
+        with pytest.raises(RateLimitError) as refused:
+            await client.chat.completions.create(**request)
+    assert refused.value.status_code == 429
+    assert refused.value.code == "rate_limit_exceeded"
+    assert refused.value.response.headers["retry-after"] == "40"

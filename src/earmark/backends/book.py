@@ -154,9 +154,7 @@ class Book:
 
     def _begin_lease(self, id_: int, note: _Note, now: int) -> int:
         note.lease_end = now + note.lease_us
-        if (
-            len(self._leases) > 2 * len(self.notes) + 16
-        ):  # most of them have ended before their time
+        if len(self._leases) > 2 * len(self.notes) + 4:  # most of them have ended before their time
             running = ((note.lease_end, id_) for id_, note in self.notes.items() if note.lease_end)
             self._leases = list(running)
             heapq.heapify(self._leases)

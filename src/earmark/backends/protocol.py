@@ -64,6 +64,14 @@ class Known(NamedTuple):
     hold: Hold
     limited: bool
 
+    def holder_of(self, hold: Hold) -> Handle | None:
+        """The handle of this very hold, if somebody still has it and may resolve it.
+
+        A finaliser may have run that a warning's record has brought back to life.
+        """
+        handle = self.handle() if self.hold.id == hold.id else None
+        return handle if handle is not None and handle.state == "open" else None
+
 
 class Desk:
     """What the limiters of this process share about one backend; every backend has one of its own.

@@ -80,10 +80,11 @@ def _known_of_mapping(usage: Mapping[str, int]) -> Known:
         exact.get("uncached_input_tokens", 0) + written,
         exact.get("uncached_tokens", 0),
     )
+    whole = exact.get("tokens", MAX_AMOUNT)  # parts cannot exceed it
     at_least = {
         "tokens": min(max(read + written, uncached), MAX_AMOUNT),
-        "input_tokens": read,
-        "uncached_tokens": min(uncached, MAX_AMOUNT),
+        "input_tokens": min(read, whole),
+        "uncached_tokens": min(uncached, whole),
     }
     return exact, at_least
 
