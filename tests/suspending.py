@@ -366,6 +366,8 @@ class Interjection:
     def __call__(self, work: Callable[[], Any]) -> Any:
         """Do the work; what `between` raises is raised afterwards."""
         before = sys.gettrace()
+        # Python 3.12 looks for frames that want instructions when tracing begins, and not again.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._trace)
         try:
             return work()

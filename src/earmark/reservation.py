@@ -244,16 +244,15 @@ class Reservation:
         at_least: Mapping[str, int] = NOTHING,
     ) -> bool:
         """Make one legal move with every participant; one that has begun finishes (R16)."""
+        office = self._office
+        if not office.instant:
+            return await finish(self._carry_out, verb, exact, at_least)
+        if office.desk.dropped and self._tidies:
+            return await self._carry_out(verb, exact, at_least)
         state = MOVES[self._state].get(verb)
         if state is None:
             return False
-        # Claimed before anything is sent, so that a second resolver of this process finds it taken.
         self._state = state
-        office = self._office
-        if not office.instant:
-            return await finish(self._carry_out, state, verb, exact, at_least)
-        if office.desk.dropped and self._tidies:
-            return await self._carry_out(state, verb, exact, at_least)
         won = not office.participants
         try:
             for participant in office.participants:
@@ -267,9 +266,15 @@ class Reservation:
         return self._conclude(state, verb, exact, at_least, won=won)
 
     async def _carry_out(
-        self, state: Resolved, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+        self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
     ) -> bool:
         """The same, after what finalisers have noted, with participants that may suspend."""
+        state = MOVES[self._state].get(verb)
+        if state is None:
+            return False
+        # Claimed before anything is sent, so that a second resolver of this process finds it taken; and not before
+        # this runs, since a loop that ends may cancel it before its first step.
+        self._state = state
         office = self._office
         won = not office.participants
         try:

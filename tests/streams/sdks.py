@@ -34,7 +34,7 @@ class Sdks:
         self._responses.append(response)
 
     async def close_response(self) -> None:
-        """Close the latest response, of an SDK that does not do it itself."""
+        """Close the responses that there were, for an SDK that does not do it itself."""
         while self._responses:
             await self._responses.pop().aclose()
 
