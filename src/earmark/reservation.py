@@ -128,7 +128,7 @@ class Reservation:
 
     @property
     def degraded(self) -> bool:
-        """True where the store could not be asked and the request was admitted without it."""
+        """Whether it was admitted without asking the store."""
         return False
 
     def __repr__(self) -> str:
@@ -272,8 +272,8 @@ class Reservation:
         state = MOVES[self._state].get(verb)
         if state is None:
             return False
-        # Claimed before anything is sent, so that a second resolver of this process finds it taken; and not before
-        # this runs, since a loop that ends may cancel it before its first step.
+        # Claimed before anything is sent: a second resolver of this process finds it taken. And not before this
+        # runs: a loop that ends may cancel it before its first step.
         self._state = state
         office = self._office
         won = not office.participants
@@ -283,8 +283,7 @@ class Reservation:
             for participant in office.participants:
                 won = await participant.resolve(self._hold.id, verb, exact, at_least) or won
         except BaseException:
-            # Nothing is settled until the store says so: the caller may try again (C24).
-            self._state = "open"
+            self._state = "open"  # nothing is settled until the store says so: try again (C24)
             raise
         return self._conclude(state, verb, exact, at_least, won=won)
 
@@ -329,8 +328,7 @@ class Reservation:
             await self.abandon()
 
     def __del__(self) -> None:
-        # May run anywhere, also inside a lock of this library: it notes the id, and the next message does
-        # the work (R15).
+        # May run anywhere, also inside a lock of this library: it notes, and the next message does the work (R15).
         if self._state != "open":
             return
         if self._handed_over:

@@ -61,7 +61,9 @@ def limits_lifecycle() -> Work:
     requests, tokens = RateLimitItemPerMinute(PLENTY), RateLimitItemPerMinute(PLENTY)
 
     async def work(_: int) -> None:
-        if await limiter.hit(requests, "r", "tenant") and await limiter.hit(tokens, "t", "tenant", cost=500):
+        if await limiter.hit(requests, "r", "tenant") and await limiter.hit(
+            tokens, "t", "tenant", cost=500
+        ):
             await limiter.hit(tokens, "t", "tenant", cost=-180)
 
     return work

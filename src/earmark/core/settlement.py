@@ -57,7 +57,8 @@ def known_of(usage: int | Usage | Mapping[str, int]) -> Known:
         check_amount("usage", usage)
     msg = (
         "usage must be an integer (tokens), a Usage or a mapping of metric to amount, "
-        f"not {usage!r}: if the outcome is unknown, close_reserved_only keeps what was held"
+        f"not {usage!r}: usage_from_response reads a provider's body or object, and where the outcome "
+        "is unknown close_reserved_only keeps what was held"
     )
     raise ValueError(msg)
 

@@ -49,6 +49,15 @@ def closers(source: object, iterator: object, aclose: Close | None) -> tuple[Clo
     return tuple(found)
 
 
+def not_running(closing: tuple[Close, ...]) -> tuple[Close, ...]:
+    """What can be closed while another task waits for the source: a generator that runs cannot."""
+    return tuple(
+        close
+        for close in closing
+        if not getattr(getattr(close, "__self__", None), "ag_running", False)
+    )
+
+
 async def close_all(closing: tuple[Close, ...]) -> None:
     """Close, each in turn, whatever the others do.
 

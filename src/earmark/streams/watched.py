@@ -25,6 +25,7 @@ from earmark.streams.sources import (
     close_quietly,
     closers,
     iterator_of,
+    not_running,
 )
 from earmark.streams.telling import Teller
 from earmark.streams.watcher import Watcher
@@ -108,11 +109,24 @@ class WatchedStream(ObservedStream[T]):
             await self._end_seen()
         if self._gate is _BUSY:
             self._gate = None
+        elif self._gate is _CLOSED:  # meanwhile: a source that was running could not be closed then
+            await shielded(close_quietly(self._closing), self._teller.seconds)
         return item
 
     async def aclose(self) -> None:
-        """Close the source; a stream that had not ended is told as closed."""
+        """Close the source; a stream that had not ended is told as closed.
+
+        A source that another task is waiting for is closed by that task, as soon as it has its answer.
+        """
         if self._gate is _CLOSED:
+            return
+        if self._gate is _BUSY:
+            self._gate = _CLOSED
+            self._watcher.finish()
+            try:
+                await self._complete("closed")
+            finally:
+                await shielded(close_quietly(not_running(self._closing)), self._teller.seconds)
             return
         self._gate = _CLOSED
         await self._end("closed", None, close_all)
