@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from earmark.streams import Observed, observe_stream

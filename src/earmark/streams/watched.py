@@ -109,7 +109,7 @@ class WatchedStream(ObservedStream[T]):
             await self._end_seen()
         if self._gate is _BUSY:
             self._gate = None
-        elif self._gate is _CLOSED:  # meanwhile: a source that was running could not be closed then
+        else:  # closed meanwhile: a source that was running could not be closed then
             await shielded(close_quietly(self._closing), self._teller.seconds)
         return item
 
