@@ -48,6 +48,7 @@ class Anthropic(Reader):
         self._forget()
 
     def _forget(self) -> None:
+        self.reasons.clear()
         self._latest: dict[str, int] = {}
         self._thinking: int | None = None
         self._iterations: Usage | None = None

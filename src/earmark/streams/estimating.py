@@ -28,6 +28,9 @@ def with_estimate(observed: Observed, estimate: Estimate | None) -> Observed:
         guess = estimate(observed)
         if guess is None:
             return observed
+        if not isinstance(guess, Usage):
+            logger.error("an estimator has failed: it returned %r, neither a Usage nor None", guess)
+            return observed
         if _without_output(observed):
             guess = replace(guess, output_tokens=0, reasoning_tokens=None, reported_total=None)
         return replace(observed, usage=_larger(observed.usage, guess), estimated=True)
@@ -42,7 +45,10 @@ def _without_output(observed: Observed) -> bool:
 
 
 def _larger(reported: Usage | None, guess: Usage) -> Usage:
-    """Of each field the larger of the two, where either is known."""
+    """Of each field the larger of the two, where either is known; of what costs less, the smaller.
+
+    What comes out is no less in all than either: leaving early is never cheaper than staying (B65).
+    """
     if reported is None:
         return guess
     largest: dict[str, int | None] = {}
@@ -52,5 +58,10 @@ def _larger(reported: Usage | None, guess: Usage) -> Usage:
             for usage in (reported, guess)
             if (value := getattr(usage, field.name)) is not None
         ]
-        largest[field.name] = max(known, default=None)
-    return Usage(**largest)
+        of = min if field.name == "cached_input_tokens" else max
+        largest[field.name] = of(known, default=None)
+    merged = Usage(**largest)
+    missing = max(usage.floors()["tokens"] for usage in (reported, guess)) - (merged.total or 0)
+    if missing > 0 and merged.output_tokens is not None:
+        return replace(merged, output_tokens=merged.output_tokens + missing)
+    return merged

@@ -115,7 +115,7 @@ class OpenAI(Reader):
 
     def _take(self, report: Usage, index: object) -> None:
         """Let a report in, for one choice or (index None) for all of them."""
-        self._after_finish = self._after_finish or self._all_finished()
+        self._after_finish = self._after_finish or (self._all_finished() and says_output(report))
         if type(index) is not int:
             if self._counts_more(report, self._whole):
                 self._whole = report
@@ -144,6 +144,8 @@ class OpenAI(Reader):
         usage = self.usage
         if usage is None or not says_output(usage):
             return False
+        if self._whole is None and len(self._by_choice) < self._expected:
+            return False  # some choice has not said what it came to
         if self._after_finish:
             return True
         # Before the finish, or where there is none, only a count above zero can be the last word.

@@ -123,10 +123,12 @@ class WatchedStream(ObservedStream[T]):
         if self._gate is _BUSY:
             self._gate = _CLOSED
             self._watcher.finish()
+            closing = not_running(self._closing)
+            self._closing = tuple(close for close in self._closing if close not in closing)
             try:
                 await self._complete("closed")
             finally:
-                await shielded(close_quietly(not_running(self._closing)), self._teller.seconds)
+                await shielded(close_quietly(closing), self._teller.seconds)
             return
         self._gate = _CLOSED
         await self._end("closed", None, close_all)
@@ -158,7 +160,8 @@ class WatchedStream(ObservedStream[T]):
         try:
             await self._complete(self._watcher.ending())
         except BaseException:
-            self._gate = None
+            if self._gate is _BUSY:
+                self._gate = None
             raise
 
     async def _stopped(self, error: BaseException) -> None:
