@@ -46,6 +46,8 @@ HIDDEN: list[tuple[str, list[Any], list[Any] | None]] = [
     ("cut in two", [SAY, USAGE[:9], USAGE[9:] + DONE], [SAY, DONE]),
     ("text", [SAY.decode(), USAGE.decode() + DONE.decode()], [SAY.decode(), DONE.decode()]),
     ("a bytearray", [bytearray(SAY), bytearray(USAGE + DONE)], [bytearray(SAY), DONE]),
+    ("a memoryview", [memoryview(SAY), memoryview(USAGE + DONE)], [memoryview(SAY), DONE]),
+    ("a memoryview cut in two", [memoryview(USAGE[:9]), memoryview(USAGE[9:] + DONE)], [DONE]),
     ("no blank line at the end", [SAY, USAGE[:-2]], [SAY]),
     ("no line end at the end", [SAY, DONE[:-2]], [SAY, DONE[:-2]]),
     ("usage beside something else", [BOTH, NULL, DONE], [BOTH, NULL, DONE]),
@@ -105,7 +107,7 @@ async def test_hide_usage(items: list[Any], expected: list[Any] | None) -> None:
 
 async def test_what_hides_nothing_is_the_very_item() -> None:
     """B64: a piece in which nothing is hidden goes on as the object that it was."""
-    items = [SAY, bytearray(SAY), SAY.decode(), SAY + SAY, {"say": "x"}]
+    items = [SAY, bytearray(SAY), memoryview(SAY), SAY.decode(), SAY + SAY, {"say": "x"}]
     stream = observe_stream(generate(items), on_complete=Told(), dialect=Toy, hide_usage=True)
     out = [item async for item in stream]
     assert all(got is given for got, given in zip(out, items, strict=True))

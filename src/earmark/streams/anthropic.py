@@ -38,7 +38,7 @@ class Anthropic(Reader):
 
     name: ClassVar[str] = "anthropic"
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(
-        rb'"(?:message_start"|message_delta"|message_stop"|error"|stop_reason"\s*:\s*")'
+        rb'"(?:message(?:_start|_delta|_stop)?"|error"|stop_reason"\s*:\s*")'
     )
 
     __slots__ = ("_final", "_iterations", "_latest", "_thinking")
@@ -55,8 +55,8 @@ class Anthropic(Reader):
         self._final = False
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
-        """Take in one event, or a whole message; the type within the event comes before the event's name."""
-        kind = payload.get("type") or event
+        """Take in one event, or a whole message; the type within the event decides, and not the event's name."""
+        kind = payload.get("type")
         if kind == "message_start":
             self._forget()
             self._take(mapping_of(mapping_of(payload.get("message")).get("usage")), final=False)

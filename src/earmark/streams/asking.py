@@ -10,18 +10,17 @@ body byte by byte finds all else as it was.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from earmark.streams.counts import items_of, mapping_of
+from earmark.streams.jsontext import value_at
 
 Body = TypeVar("Body", bytes, str, Mapping[str, Any])
 
 _OPTION: Final = '"stream_options":{"include_usage":true}'
 _INCLUDE: Final = '"include_usage":true'
-_DECODER: Final = json.JSONDecoder()
 _BLANK: Final = re.compile(r"[ \t\r\n]*")
 
 # Fields at the top of a request that OpenAI's shape does not have: Anthropic's, Ollama's own API, Cohere's.
@@ -154,13 +153,13 @@ def _members(text: str, at: int) -> tuple[dict[str, _Member], int]:
         raise ValueError(msg)
     at = _skip(text, at + 1)
     while text[at : at + 1] != "}":
-        name, at = _DECODER.raw_decode(text, at)
+        name, at = value_at(text, at)
         at = _skip(text, at)
         if not isinstance(name, str) or text[at : at + 1] != ":":
             msg = "no member"
             raise ValueError(msg)
         start = _skip(text, at + 1)
-        value, end = _DECODER.raw_decode(text, start)
+        value, end = value_at(text, start)
         members[name] = _Member(value, start, end)
         at = _skip(text, end)
         if text[at : at + 1] == ",":

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from earmark.streams.anthropic import Anthropic
 from earmark.streams.counts import Counts, items_of, length_of, mapping_of, whole
+from earmark.streams.jsontext import loaded
 from earmark.streams.openai import OpenAI
 from earmark.streams.reader import Reader
 from earmark.usage import Usage
@@ -41,7 +41,10 @@ class Bedrock(Reader):
 
     name: ClassVar[str] = "bedrock"
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(
-        rb'"(?:messageStop"|metadata"|chunk"|usage"|\w+Exception"|error")'
+        # With what the native events have outside of a `chunk`, where somebody else has unwrapped them.
+        rb'"(?:messageStop"|metadata"|chunk"|usage"|\w+Exception"|error"|message(?:_start|_delta|_stop)?"'
+        rb'|(?:prompt|generation)_token_count"|inputTextTokenCount"|results"|stopReason"'
+        rb'|(?:stop|finish)_reason"\s*:\s*")'
     )
 
     __slots__ = ("_inner", "_metrics")
@@ -223,6 +226,6 @@ def _decode(chunk: object) -> Mapping[str, Any]:
     try:
         if isinstance(raw, str):
             raw = base64.b64decode(raw)
-        return mapping_of(json.loads(raw)) if isinstance(raw, (bytes, bytearray)) else {}
+        return mapping_of(loaded(raw)) if isinstance(raw, (bytes, bytearray)) else {}
     except (binascii.Error, ValueError, RecursionError):
         return {}

@@ -21,7 +21,9 @@ class Cohere(Reader):
     """The reader of one chat, streamed or whole."""
 
     name: ClassVar[str] = "cohere"
-    trigger: ClassVar[re.Pattern[bytes]] = re.compile(rb'"(?:message-end"|stream-end"|error")')
+    trigger: ClassVar[re.Pattern[bytes]] = re.compile(
+        rb'"(?:message-end"|stream-end"|error"|finish_reason"\s*:\s*"|(?:usage|meta)"\s*:\s*\{)'
+    )
 
     __slots__ = ("_report",)
 
@@ -31,7 +33,7 @@ class Cohere(Reader):
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
         """Take in one event, or a whole response."""
-        kind = text_of(payload.get("type")) or text_of(payload.get("event_type")) or event
+        kind = text_of(payload.get("type")) or text_of(payload.get("event_type"))
         delta = mapping_of(payload.get("delta"))
         end = delta if kind == "message-end" else payload
         reason = text_of(end.get("finish_reason"))

@@ -63,7 +63,6 @@ _KINDS: Final[Mapping[str, DialectFactory]] = {
     "content_block_stop": Anthropic,
     "message_delta": Anthropic,
     "message_stop": Anthropic,
-    "message": Anthropic,
     "completion": Anthropic,
     "message-start": Cohere,
     "content-start": Cohere,

@@ -126,9 +126,13 @@ class _Exchange(Generic[T]):
         finally:
             # Where the task group is cancelled, nobody may have waited in the stream: tell it all the same.
             self.inner.leave("cancelled")
-            with anyio.CancelScope(shield=True):
-                await self._close()
-            self._answer(RuntimeError("the task group that reads this stream has been cancelled"))
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._close()
+            finally:
+                self._answer(
+                    RuntimeError("the task group that reads this stream has been cancelled")
+                )
 
     async def _serve(self) -> None:
         while not isinstance(self._item, Exception):

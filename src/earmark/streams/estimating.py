@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import fields, replace
 
+from earmark.streams.loops import ends_the_process
 from earmark.streams.observed import Observed
 from earmark.usage import Usage
 
@@ -34,7 +35,9 @@ def with_estimate(observed: Observed, estimate: Estimate | None) -> Observed:
         if _without_output(observed):
             guess = replace(guess, output_tokens=0, reasoning_tokens=None, reported_total=None)
         return replace(observed, usage=_larger(observed.usage, guess), estimated=True)
-    except Exception:
+    except BaseException as error:
+        if ends_the_process(error):
+            raise
         logger.exception("an estimator has failed: the usage stays as it was reported")
         return observed
 

@@ -116,9 +116,10 @@ def recognise(head: bytes) -> Kind | None:
         return "sse"
     if not _is_text(head[:_ENOUGH]):
         return "opaque"
-    if _JSON_PERHAPS.match(text) or len(head) < _ENOUGH:
+    if len(head) < _ENOUGH:
         return None
-    return "sse"
+    # Blanks that do not end are no reason to collect them: an array says nothing else in so many bytes.
+    return "json" if _JSON_PERHAPS.match(text) else "sse"
 
 
 def _is_text(piece: bytes) -> bool:

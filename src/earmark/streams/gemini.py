@@ -8,8 +8,10 @@ beside those of the last one.
 `usageMetadata` without counts (Vertex: `trafficType` alone) is no report.
 
 **Final** is a report that says something about the output and comes with, or after, the finish reason of every
-expected candidate. Nothing marks the end: Gemini 1.0 gives a finish reason with every chunk. The source may stop
-after a finish reason, or after a `blockReason`. Interactions end with `interaction.completed`.
+expected candidate. The source may stop after a finish reason, or after a `blockReason`. Nothing marks the end, and
+Gemini 1.0 gives a finish reason with every chunk: a reason is the last one if the source stops, or if an earlier
+report came without one. Of a stream that was left before either, the report is not final, so that leaving is
+never cheaper than staying. Interactions end with `interaction.completed`.
 
 The input is the prompt, which includes what was cached, and the prompts of tool use; the output is the
 candidates and the thoughts. Both second parts are counted apart, and the total has them all.
@@ -36,24 +38,32 @@ class Gemini(Reader):
         rb'"(?:usage_?[mM]etadata"|finish_?[rR]eason"|block_?[rR]eason"|error")'
     )
 
-    __slots__ = ("_blocked", "_final", "_report")
+    __slots__ = ("_blocked", "_final", "_report", "_saw_unfinished")
 
     def __init__(self, expected_choices: int = 1) -> None:
         super().__init__(expected_choices)
         self._report: Usage | None = None
         self._final = False
         self._blocked = False
+        self._saw_unfinished = False
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
         """Take in one chunk, or a whole response."""
         body = _unwrap(payload)
-        for position, candidate in enumerate(items_of(body.get("candidates"))):
+        candidates = items_of(body.get("candidates"))
+        reason = None
+        for position, candidate in enumerate(candidates):
             fields = mapping_of(candidate)
             index = fields.get("index")
-            self._finish(position if index is None else index, _either(fields, "finishReason"))
+            given = _either(fields, "finishReason")
+            reason = reason or text_of(given)
+            self._finish(position if index is None else index, given)
         if text_of(_either(mapping_of(_either(body, "promptFeedback")), "blockReason")):
             self._blocked = True
-        usage = _snapshot(self.counts, mapping_of(_either(body, "usageMetadata")))
+        report = mapping_of(_either(body, "usageMetadata"))
+        if candidates and reason is None and report:
+            self._saw_unfinished = True
+        usage = _snapshot(self.counts, report)
         if usage is not None:
             self._report = usage
             self._final = self._all_finished()
@@ -68,6 +78,11 @@ class Gemini(Reader):
     def authoritative(self) -> bool:
         """True where the last snapshot came when every expected candidate had finished."""
         return self._final and self._report is not None and says_output(self._report)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether every report so far had a finish reason, which then says nothing."""
+        return not self._saw_unfinished
 
     @property
     def finished(self) -> bool:
@@ -87,7 +102,8 @@ class Interactions(Reader):
 
     name: ClassVar[str] = "gemini-interactions"
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(
-        rb'"(?:usage"\s*:\s*\{|interaction\.complete|error"(?!\s*:\s*null))'
+        rb'"(?:usage"\s*:\s*\{|interaction\.complete|error"(?!\s*:\s*null)'
+        rb'|status"\s*:\s*"(?:completed|failed|cancelled|incomplete)")'
     )
 
     __slots__ = ("_final", "_report")
@@ -101,7 +117,7 @@ class Interactions(Reader):
         """Take in one event, or a whole interaction."""
         body = payload.get("object") == "interaction"
         interaction = payload if body else mapping_of(payload.get("interaction"))
-        kind = text_of(payload.get("event_type")) or event or ""
+        kind = text_of(payload.get("event_type")) or ""
         status = text_of(interaction.get("status"))
         # A report that comes with the end of the interaction is the last word, whatever follows it.
         terminal = status in _ENDS or kind in ("interaction.completed", "interaction.complete")

@@ -8,11 +8,11 @@ where events end and nowhere else; a piece in which nothing is hidden goes on as
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from typing import Any, Final, TypeVar, cast
 
+from earmark.streams.jsontext import loaded
 from earmark.streams.observed import Observed, ObservedStream
 from earmark.streams.payloads import event_of
 from earmark.streams.sse import SSEFramer
@@ -101,10 +101,11 @@ class Hider:
         """What is to be passed on of an item, or None where that is nothing."""
         if isinstance(item, str):
             piece, self._text = item.encode("utf-8", "surrogatepass"), True
-        elif isinstance(item, (bytes, bytearray)):
-            piece, self._text = bytes(item), False
         else:
-            return None if self._is_report(item) else item
+            raw = _bytes_of(item)
+            if raw is None:
+                return None if self._is_report(item) else item
+            piece, self._text = raw, False
         held = self._held
         out = self._cut(held + piece, max(len(held) - 3, 0))
         if not held and out == piece:
@@ -161,7 +162,7 @@ class Hider:
             return False
         try:
             found = [
-                dialect.only_usage(name, json.loads(data))
+                dialect.only_usage(name, loaded(data))
                 for name, data, _ in SSEFramer(_MAX_HELD).feed(event)
             ]
         except Exception:  # noqa: BLE001 - what cannot be read is passed on
@@ -172,7 +173,14 @@ class Hider:
         try:
             name, payload = event_of(item) or (None, "")
             if isinstance(payload, str):
-                payload = cast("dict[str, Any]", json.loads(payload))
+                payload = cast("dict[str, Any]", loaded(payload))
             return self._watcher.dialect.only_usage(name, payload)
         except Exception:  # noqa: BLE001 - as above
             return False
+
+
+def _bytes_of(item: object) -> bytes | None:
+    """The bytes that an item is, in whatever it holds them; None where it is no piece of a body."""
+    if isinstance(item, memoryview):
+        return cast("memoryview[int]", item).tobytes()
+    return bytes(item) if isinstance(item, (bytes, bytearray)) else None

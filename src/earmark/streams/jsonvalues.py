@@ -35,7 +35,16 @@ class JSONFramer:
         idle: no object is open.
     """
 
-    __slots__ = ("_body", "_depth", "_escaped", "_in_string", "_max", "_new_line", "idle")
+    __slots__ = (
+        "_body",
+        "_depth",
+        "_escaped",
+        "_in_string",
+        "_max",
+        "_new_line",
+        "_printed",
+        "idle",
+    )
 
     def __init__(self, max_event: int) -> None:
         self._max = max_event
@@ -44,6 +53,7 @@ class JSONFramer:
         self._in_string = False
         self._escaped = False
         self._new_line = True
+        self._printed: bool | None = None
         self.idle = True
 
     @property
@@ -98,6 +108,7 @@ class JSONFramer:
         self._body = Kept(self._max)
         self._depth = 1
         self._in_string = False
+        self._printed = None
 
     def _closes(self, token: bytes) -> bool:
         """Take in what opens, closes or escapes; True where it closes the object."""
@@ -114,5 +125,12 @@ class JSONFramer:
         after_newline = chunk[at - 1 : at] == b"\n" if at else self._new_line
         if not after_newline or self._body is None:
             return False
-        first_line, _, _ = (self._body.beginning + chunk[start:at]).partition(b"\n")
-        return first_line.strip() != b"{"
+        if self._printed is None:
+            # Once for each value: it may have thousands of lines that begin with a brace.
+            self._printed = self._is_printed(self._body.beginning + chunk[start:at])
+        return not self._printed
+
+    def _is_printed(self, beginning: bytes) -> bool:
+        """Whether the value is printed over several lines, as its first one tells."""
+        first_line, _, _ = beginning.partition(b"\n")
+        return first_line.strip() == b"{"

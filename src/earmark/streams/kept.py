@@ -8,10 +8,11 @@ in its first bytes; that is enough to tell a dialect what it would have read in 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
+
+from earmark.streams.jsontext import value_at
 
 HEAD: Final = 4 * 1024
 TAIL: Final = 64 * 1024
@@ -21,7 +22,6 @@ RawEvent = tuple[str | None, bytes, bytes | None]
 
 _USAGE: Final = re.compile(r'"(usage|usageMetadata)"\s*:\s*(?=\{)')
 _TYPE: Final = re.compile(r'"type"\s*:\s*"([^"\\]{1,100})"')
-_DECODER: Final = json.JSONDecoder()
 
 
 class Kept:
@@ -81,7 +81,7 @@ def _reports(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The usage objects in a piece of JSON that have a count in them, from first to last."""
     for match in _USAGE.finditer(text):
         try:
-            value, _ = _DECODER.raw_decode(text, match.end())
+            value, _ = value_at(text, match.end())
         except (ValueError, RecursionError):
             continue  # cut off, or no JSON: the next one may be whole
         report = cast("Mapping[str, Any]", value)

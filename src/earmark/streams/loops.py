@@ -3,7 +3,8 @@
 There are two kinds of cancellation and each breaks the other's shield: asyncio's `Task.cancel()` goes
 through an anyio shield, and a cancelled anyio scope leaves `asyncio.shield` at once. So what must finish runs as a
 task of its own, out of reach of both, and is waited for inside a shield, for a bounded time; a cancellation
-that comes meanwhile is raised when the waiting is over (C42).
+that comes meanwhile is raised when the waiting is over (C42). What must finish is telling, and then closing the
+source; on trio, which has the second kind alone, a shield is enough for closing.
 
 A finaliser may run anywhere and may not wait: it hands its work to the loop to which the stream belongs.
 """
@@ -15,9 +16,9 @@ import contextvars
 import inspect
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import anyio
 
@@ -28,8 +29,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("earmark.streams")
 
+Errors: TypeAlias = BaseExceptionGroup[BaseException]
+
 # A loop keeps only weak references to its tasks.
-_running: Final[set[asyncio.Task[None]]] = set()
+_running: Final[set[asyncio.Task[Any]]] = set()
+
+
+Closing = Callable[[], Coroutine[Any, Any, None]]
+"""Begins to close something; called once, or a second time where nothing of the first has run."""
 
 
 class Loop(Protocol):
@@ -39,6 +46,17 @@ class Loop(Protocol):
         """Run `work` to its end, and wait for it, cancelled or not, for at most so many seconds.
 
         What it raises is logged. To be called on this loop.
+        """
+        ...
+
+    async def see_through(self, work: Closing, seconds: float) -> None:
+        """Run what `work` returns to its end, or for so many seconds, and wait for it, cancelled or not.
+
+        To be called on this loop.
+
+        Raises:
+            BaseException: what it raises. Where asyncio cancels the caller meanwhile, that cancellation is raised
+                once the work is done, and what the work raises is logged.
         """
         ...
 
@@ -71,13 +89,38 @@ def is_cancellation(error: BaseException) -> bool:
     return library is not None and isinstance(error, library.Cancelled)
 
 
-async def shielded(work: Awaitable[object], seconds: float) -> None:
-    """Await `work` out of reach of a cancelled scope, for at most so many seconds."""
-    if current_loop() is None:
-        await work  # run by hand, without a loop: nobody can cancel
-        return
-    with anyio.move_on_after(seconds, shield=True):
-        await work
+def is_ours(error: BaseException) -> bool:
+    """Whether an error says that the task that has it is cancelled: asyncio's word for that is anybody's to raise."""
+    if not isinstance(error, asyncio.CancelledError):
+        return is_cancellation(error)
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def ends_the_process(error: BaseException) -> bool:
+    """Whether an error of somebody else's code is there to end the process, and not to be logged."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(ends_the_process(inner) for inner in cast("Errors", error).exceptions)
+    return isinstance(error, (KeyboardInterrupt, SystemExit))
+
+
+def must_pass(error: BaseException) -> bool:
+    """Whether an error of a task of our own has to go on: the process, the task or its coroutine is to end."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(must_pass(inner) for inner in cast("Errors", error).exceptions)
+    return isinstance(error, GeneratorExit) or ends_the_process(error) or is_ours(error)
+
+
+async def see_through(work: Closing, seconds: float) -> None:
+    """`Loop.see_through` on the loop that runs this; run by hand, without a loop, nobody can cancel."""
+    loop = current_loop()
+    if loop is None:
+        await work()
+    else:
+        await loop.see_through(work, seconds)
 
 
 class _Asyncio:
@@ -99,6 +142,35 @@ class _Asyncio:
             finally:
                 del cancelled  # a cycle with its own traceback would keep the stream alive
 
+    async def see_through(self, work: Closing, seconds: float) -> None:
+        begun = False
+
+        async def run() -> BaseException | None:
+            nonlocal begun
+            begun = True
+            return await _failure_of(work, seconds)
+
+        task = self._loop.create_task(run())
+        _running.add(task)
+        task.add_done_callback(_running.discard)
+        failure: BaseException | None = None
+        cancelled = await outlast(task, seconds)
+        try:
+            if task.cancelled() and not begun:  # with the loop, which is ending
+                failure = await _failure_of(work, seconds)
+            elif not task.done():
+                task.add_done_callback(_log_unclosed)
+            elif not task.cancelled():
+                failure = task.result()
+            if failure is not None and (cancelled is None or ends_the_process(failure)):
+                raise failure
+            if failure is not None:
+                _log_failed(failure)
+            if cancelled is not None:
+                raise cancelled
+        finally:
+            del cancelled, failure  # as above
+
     def hand_over(self, work: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(self._call, work)
 
@@ -108,7 +180,7 @@ class _Asyncio:
             self._start(result)
 
     def _start(self, work: Awaitable[object]) -> asyncio.Task[None]:
-        task = self._loop.create_task(_logged(work))
+        task = self._loop.create_task(logged(work))
         _running.add(task)
         task.add_done_callback(partial(self._ended, work))
         return task
@@ -139,6 +211,9 @@ class _Trio:
         if not done.is_set():
             _log_late(seconds)
 
+    async def see_through(self, work: Closing, seconds: float) -> None:
+        await _in_time(work, seconds)
+
     def hand_over(self, work: Callable[[], object]) -> None:
         self._token.run_sync_soon(self._call, work)
 
@@ -153,7 +228,7 @@ class _Trio:
 
         async def run() -> None:
             try:
-                await _logged(work)
+                await logged(work)
             except trio.Cancelled:
                 _log_lost()
                 raise
@@ -171,7 +246,9 @@ class _Trio:
 def _called(work: Callable[[], object]) -> object:
     try:
         return work()
-    except Exception:
+    except BaseException as error:
+        if ends_the_process(error):
+            raise
         logger.exception("what a dropped stream left to do has failed")
         return None
 
@@ -182,11 +259,41 @@ def discard(work: object) -> None:
         work.close()
 
 
-async def _logged(work: Awaitable[object]) -> None:
+async def logged(work: Awaitable[object]) -> None:
+    """Await what a callback has left to do; it may raise what it will."""
     try:
         await work
-    except Exception:
+    except BaseException as error:
+        if must_pass(error):
+            raise
         logger.exception("on_complete has failed; the stream goes on")
+
+
+async def _in_time(work: Closing, seconds: float) -> None:
+    with anyio.move_on_after(seconds, shield=True) as scope:
+        await work()
+    if scope.cancelled_caught:
+        logger.warning("a source was not closed after %s s, and is left", seconds)
+
+
+async def _failure_of(work: Closing, seconds: float) -> BaseException | None:
+    """What it raises, also where that ends the process: a task of asyncio's would end the loop with it at once."""
+    try:
+        await _in_time(work, seconds)
+    except BaseException as error:
+        if must_pass(error) and not ends_the_process(error):
+            raise
+        return error
+    return None
+
+
+def _log_unclosed(task: asyncio.Task[BaseException | None]) -> None:
+    if not task.cancelled() and (failure := task.result()) is not None:
+        _log_failed(failure)
+
+
+def _log_failed(failure: BaseException) -> None:
+    logger.error("a source could not be closed", exc_info=failure)
 
 
 def _log_lost() -> None:

@@ -50,7 +50,7 @@ def observe_stream(
         expected_choices: how many choices the request asked for (n).
         estimate: asked for a usage where the provider's own last word did not arrive.
         aclose: closes what the source reads from, such as an httpx response's `aclose`; plain or async. The
-            source's own `aclose` or `close` is called in any case.
+            source's own `aclose` or `close` is called in any case. On asyncio a task of their own calls them.
         complete_timeout: seconds for which an async `on_complete` is waited for, and then the closing of the
             source; `on_complete` goes on by itself afterwards.
         max_event: the largest event that is read whole, in bytes; of a larger one the end is searched.

@@ -84,6 +84,8 @@ class ObservedStream(AsyncIterator[T]):
     async def aclose(self) -> None:
         """Close the stream and its source; a stream that had not ended is told as closed.
 
+        It returns at once where another task has begun to tell the end or to close: that one finishes it.
+
         Raises:
             Exception: what closing the source raises.
         """

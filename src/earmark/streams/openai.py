@@ -16,8 +16,9 @@ or of several, covers all of them.
 **Final** is a report that says something about the output and comes when every expected choice has finished
 (B38), or with `choices: []`, where the provider never gives a finish reason (Snowflake). `[DONE]` ends the
 stream. Without it (GPUStack, Perplexity, the SDKs, which swallow it) a source may stop once every expected
-choice has finished, unless `"usage": null` has announced a report that did not come. In legacy completions
-that null announces nothing: vLLM always sends it.
+choice has finished, unless a `"usage": null` beside a finish reason has announced a report that did not come: on
+other chunks it says no more, and is not looked for. In legacy completions that null announces nothing: vLLM always
+sends it.
 
 **Reasoning** is inside the completion, unless the total says that it is not (xAI), or it is larger than the
 completion and no total contradicts, or the provider is known to leave it out: Vercel's gateway with Gemini, where
@@ -41,7 +42,7 @@ from earmark.streams.counts import (
     total_of,
     whole,
 )
-from earmark.streams.reader import MAX_CHOICES, Reader
+from earmark.streams.reader import MAX_CHOICES, Reader, text_of
 from earmark.usage import Usage
 
 _INPUT_DETAILS: Final = (
@@ -54,6 +55,7 @@ _SELDOM: Final = frozenset(
     {"refusal", "reasoning", "reasoning_content", "function_call", "tool_calls"}
 )
 _EMPTY: Final = Usage()
+_ABSENT: Final = object()
 _OUTPUT_DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
 
 
@@ -80,16 +82,21 @@ class OpenAI(Reader):
         if event is None and _only_speaks(payload):
             return
         choices = items_of(payload.get("choices"))
+        finishes = False
         for position, choice in enumerate(choices):
             fields = mapping_of(choice)
             if fields.get("error"):
                 self._fail(fields["error"])
-            self._finish(fields.get("index", position), fields.get("finish_reason"))
+            reason = fields.get("finish_reason")
+            finishes = finishes or text_of(reason) is not None
+            self._finish(fields.get("index", position), reason)
         self._note_error(event, payload)
+        # These say something only beside what the trigger finds: it does not find them, and they are not worth it.
+        usage = payload.get("usage", _ABSENT)
         shape = payload.get("object")
-        if shape == "chat.completion.done":
+        if shape == "chat.completion.done" and (finishes or isinstance(usage, Mapping)):
             self.ended = True
-        if "usage" in payload and payload["usage"] is None and shape != "text_completion":
+        if usage is None and finishes and shape != "text_completion":
             self._announced = True
         self._see_reports(payload, choices)
 

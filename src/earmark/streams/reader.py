@@ -69,6 +69,11 @@ class Reader:
         return False
 
     @property
+    def may_go_on(self) -> bool:
+        """Whether a report that seems final is so only if the source stops here: False, unless the dialect has such."""
+        return False
+
+    @property
     def finished(self) -> bool:
         """Whether the source may stop here: after the end, or once every expected choice has finished."""
         return self.ended or self._all_finished()

@@ -7,7 +7,6 @@ error body, a body that is no JSON, a provider that does not report (B62).
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -15,6 +14,7 @@ from typing import Any, Final, cast
 from earmark.streams.counts import items_of, mapping_of
 from earmark.streams.detect import UNKNOWN, detect, factory
 from earmark.streams.dialect import DialectFactory
+from earmark.streams.jsontext import loaded
 from earmark.streams.payloads import event_of
 from earmark.usage import Usage
 
@@ -68,7 +68,7 @@ def _events_of(body: object) -> list[Mapping[str, Any]]:
     """The objects that a body is; empty where it is something else than JSON objects."""
     if isinstance(body, (bytes, bytearray, str)):
         try:
-            body = json.loads(body)
+            body = loaded(body)
         except (ValueError, RecursionError) as error:
             logger.warning("a response is no JSON, so its usage is unknown: %s", error)
             return []

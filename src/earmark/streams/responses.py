@@ -30,7 +30,8 @@ class Responses(Reader):
 
     name: ClassVar[str] = "openai-responses"
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(
-        rb'"(?:response\.(?:completed|incomplete|failed|cancelled|done)"|usage"\s*:\s*\{|error"(?!\s*:\s*null))'
+        rb'"(?:response\.(?:completed|incomplete|failed|cancelled|done)"'
+        rb'|usage"\s*:\s*\{|object"\s*:\s*"response"|error"(?!\s*:\s*null))'
     )
 
     __slots__ = ("_final", "_report")
@@ -42,7 +43,7 @@ class Responses(Reader):
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
         """Take in one event, or a whole response."""
-        kind = payload.get("type") or event
+        kind = payload.get("type")
         if not isinstance(kind, str):
             kind = ""
         elif kind.endswith(".delta"):

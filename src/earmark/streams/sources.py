@@ -13,6 +13,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from types import AsyncGeneratorType
 from typing import Any, TypeVar
 
+from earmark.streams.loops import must_pass
+
 logger = logging.getLogger("earmark.streams")
 
 Close = Callable[[], object]
@@ -62,18 +64,34 @@ async def close_all(closing: tuple[Close, ...]) -> None:
     """Close, each in turn, whatever the others do.
 
     Raises:
-        Exception: the first error there was, after all have been called.
+        Exception: the first error there was, after all have been called. One that is no Exception but harms
+            nobody, such as a CancelledError where nobody cancelled, comes as the cause of a RuntimeError.
+        BaseException: what has to go on comes before that, after all have been called as well.
     """
-    failure: Exception | None = None
-    for close in closing:
-        try:
-            result = close()
-            if inspect.isawaitable(result):
-                await result
-        except Exception as error:  # noqa: BLE001 - it is raised once the others have been closed
-            failure = failure or error
-    if failure is not None:
-        raise failure
+    failure: BaseException | None = None
+    passing: BaseException | None = None
+    try:
+        for close in closing:
+            try:
+                result = close()
+                if inspect.isawaitable(result):
+                    await result
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is raised once the others have been closed
+                if must_pass(error):
+                    passing = passing or error
+                else:
+                    failure = failure or error
+        if passing is not None:
+            raise passing
+        if isinstance(failure, Exception):
+            raise failure
+        if failure is not None:
+            msg = f"closing a source has failed: {failure!r}"
+            raise RuntimeError(msg) from failure
+    finally:
+        del failure, passing  # a cycle with their own tracebacks would keep the source alive
 
 
 async def close_quietly(closing: tuple[Close, ...]) -> None:

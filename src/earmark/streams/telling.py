@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from earmark.streams.loops import Loop, current_loop, discard
+from earmark.streams.loops import Loop, current_loop, discard, ends_the_process, logged
 from earmark.streams.observed import Observed
 from earmark.streams.sources import Close, close_quietly, is_async
 
@@ -53,7 +53,8 @@ class Teller:
             return
         loop = current_loop()
         if loop is None:
-            await result  # a loop that is neither asyncio's nor trio's: all that can be done
+            # A loop that is neither asyncio's nor trio's: all that can be done.
+            await logged(result)
         else:
             await loop.finish(result, self.seconds)
 
@@ -102,6 +103,9 @@ def _called(function: Callable[..., object], *arguments: object) -> object:
     """What it returns; None where it fails, which is logged."""
     try:
         return function(*arguments)
-    except Exception:
+    except BaseException as error:
+        # A plain function is never the one that is cancelled: whatever it raises is its own.
+        if ends_the_process(error):
+            raise
         logger.exception("on_complete has failed; the stream goes on")
         return None

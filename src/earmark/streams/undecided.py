@@ -2,22 +2,25 @@
 
 An event that says nothing about the dialect may still say something about the usage, or be the error with which
 everything ends, so it is not thrown away but read again by the dialect that turns up. A stream that never says
-what it is must not be collected for ever either, and `[DONE]` has to be understood when it comes.
+what it is must not be collected for ever either, neither many events nor large ones, and `[DONE]` has to be
+understood when it comes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from earmark.streams.detect import UNKNOWN, detect
 from earmark.streams.dialect import Dialect, DialectFactory
 from earmark.usage import Usage
 
-# So many events that say nothing are kept, and so many characters of text.
+# So many events that say nothing are kept, and about so many bytes.
 _MAX_EVENTS: Final = 32
-_MAX_TEXT: Final = 1024 * 1024
+_MAX_SIZE: Final = 1024 * 1024
+# What an object takes at least, whatever is in it.
+_OBJECT: Final = 32
 
 
 class Undecided:
@@ -30,7 +33,7 @@ class Undecided:
     name: ClassVar[str] = ""
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(b"")  # found in anything
 
-    __slots__ = ("_events", "_text", "found")
+    __slots__ = ("_events", "_size", "found")
 
     usage: Usage | None = None
     authoritative = False
@@ -40,7 +43,7 @@ class Undecided:
 
     def __init__(self) -> None:
         self._events: list[tuple[str | None, Mapping[str, Any] | str]] = []
-        self._text = 0
+        self._size = 0
         self.found: DialectFactory | None = None
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
@@ -49,9 +52,8 @@ class Undecided:
 
     def observe_text(self, event: str | None, data: str) -> None:
         """Keep the text of one, and look whether it tells."""
-        self._text += len(data)
         self._keep(event, data)
-        if self.found is None and (self._text >= _MAX_TEXT or data.strip() == "[DONE]"):
+        if self.found is None and data.strip() == "[DONE]":
             self.found = UNKNOWN
 
     def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
@@ -82,5 +84,25 @@ class Undecided:
     def _keep(self, event: str | None, data: Mapping[str, Any] | str) -> None:
         self._events.append((event, data))
         self.found = detect(event, data)
-        if self.found is None and len(self._events) >= _MAX_EVENTS:
-            self.found = UNKNOWN
+        if self.found is None:
+            self._size += _size_of(data)
+            if self._size >= _MAX_SIZE or len(self._events) >= _MAX_EVENTS:
+                self.found = UNKNOWN
+
+
+def _size_of(data: object) -> int:
+    """About how many bytes a parsed event takes, as far as that matters: what is larger is not measured to its end."""
+    size = 0
+    pending = [data]
+    while pending and size < _MAX_SIZE:
+        value = pending.pop()
+        size += _OBJECT
+        if isinstance(value, (str, bytes, bytearray)):
+            size += len(value)
+        elif isinstance(value, Mapping):
+            members = cast("Mapping[object, object]", value)
+            pending.extend(members.keys())
+            pending.extend(members.values())
+        elif isinstance(value, (list, tuple)):
+            pending.extend(cast("list[object]", value))
+    return size

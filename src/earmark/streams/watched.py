@@ -13,11 +13,12 @@ is out or awaited: a cancelled `__anext__` ends many a client's stream for good.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from earmark.streams.estimating import Estimate, with_estimate
-from earmark.streams.loops import current_loop, is_cancellation, shielded
+from earmark.streams.loops import current_loop, is_cancellation, see_through
 from earmark.streams.observed import Observed, ObservedStream, Outcome
 from earmark.streams.sources import (
     Close,
@@ -31,6 +32,8 @@ from earmark.streams.telling import Teller
 from earmark.streams.watcher import Watcher
 
 T = TypeVar("T")
+
+CloseSome = Callable[[tuple[Close, ...]], Coroutine[Any, Any, None]]
 
 # What keeps the next item from being asked for; None: nothing does.
 _NEW: Final = "new"
@@ -110,7 +113,7 @@ class WatchedStream(ObservedStream[T]):
         if self._gate is _BUSY:
             self._gate = None
         else:  # closed meanwhile: a source that was running could not be closed then
-            await shielded(close_quietly(self._closing), self._teller.seconds)
+            await self._close(close_quietly, self._closing)
         return item
 
     async def aclose(self) -> None:
@@ -128,7 +131,7 @@ class WatchedStream(ObservedStream[T]):
             try:
                 await self._complete("closed")
             finally:
-                await shielded(close_quietly(closing), self._teller.seconds)
+                await self._close(close_quietly, closing)
             return
         self._gate = _CLOSED
         await self._end("closed", None, close_all)
@@ -182,7 +185,7 @@ class WatchedStream(ObservedStream[T]):
         self,
         outcome: Outcome | None,
         error: BaseException | None,
-        close: Callable[[tuple[Close, ...]], Awaitable[None]],
+        close: CloseSome,
     ) -> None:
         """Tell the end, then close the source, both out of reach of cancellation, whichever comes in between."""
         self._watcher.finish()
@@ -192,9 +195,13 @@ class WatchedStream(ObservedStream[T]):
             self._teller.close_dropped(self._closing)
             raise
         except BaseException:
-            await shielded(close_quietly(self._closing), self._teller.seconds)
+            await self._close(close_quietly, self._closing)
             raise
-        await shielded(close(self._closing), self._teller.seconds)
+        await self._close(close, self._closing)
+
+    async def _close(self, close: CloseSome, closing: tuple[Close, ...]) -> None:
+        if closing:
+            await see_through(partial(close, closing), self._teller.seconds)
 
     async def _complete(self, outcome: Outcome, error: BaseException | None = None) -> None:
         observed = self._conclude(outcome, error)

@@ -7,7 +7,6 @@ passes them on can know that without a call: see `plain` and `trigger`.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,17 +14,18 @@ from typing import Any, Final, cast
 
 from earmark.streams.dialect import Dialect, DialectFactory
 from earmark.streams.framing import Framing, Kind, Search
+from earmark.streams.jsontext import decoded
 from earmark.streams.kept import RawEvent, salvage
 from earmark.streams.observed import Observed, Outcome
 from earmark.streams.payloads import event_of
+from earmark.streams.reader import Reader
 from earmark.streams.undecided import Undecided
 
 logger = logging.getLogger("earmark.streams")
-
-_raw_decode: Final = json.JSONDecoder().raw_decode
-
-
 _BLANKS: Final = (b" ", b"\t", b"\n", b"\r")
+
+
+_LEFT: Final = ("open", "closed", "cancelled", "dropped")
 
 
 def _never(_: bytes) -> None:
@@ -129,11 +129,13 @@ class Watcher:
             outcome, error=error, items=items, bytes=self.size, text_length=self.text_length
         )
         dialect = self.dialect
+        # The source did not say that no more comes: it was left, or failed, or is still read.
+        left = outcome in _LEFT or error is not None
         try:
             return replace(
                 seen,
                 usage=dialect.usage,
-                authoritative=dialect.authoritative,
+                authoritative=dialect.authoritative and not (left and _may_go_on(dialect)),
                 error=dialect.error if error is None else error,
                 dialect=dialect.name or None,
             )
@@ -193,7 +195,7 @@ class Watcher:
         body = data.lstrip() if data[:1] in _BLANKS else data
         if body.startswith(b"{"):
             if name == "error" or self.trigger(body) is not None:
-                self._observe(name, _decoded(body.decode("utf-8", "replace")))
+                self._observe(name, decoded(body.decode("utf-8", "replace")))
             return
         values = _array(body.decode("utf-8", "replace")) if body.startswith(b"[") else None
         if values is not None:
@@ -247,23 +249,15 @@ class Watcher:
             logger.warning(message, *details, exc_info=exc_info)
 
 
-def _decoded(text: str) -> Any:  # noqa: ANN401 - whatever the JSON holds
-    """The JSON value that a text is; as `json.loads`, without its looking for blanks on both sides first.
-
-    Raises:
-        ValueError: it is none.
-    """
-    value, end = _raw_decode(text)
-    if end != len(text) and not text[end:].isspace():
-        msg = f"something follows at character {end}"
-        raise ValueError(msg)
-    return value
+def _may_go_on(dialect: Dialect) -> bool:
+    """See `Reader.may_go_on`; a dialect of a user's own need not know of it."""
+    return isinstance(dialect, Reader) and dialect.may_go_on
 
 
 def _array(text: str) -> list[Mapping[str, Any]] | None:
     """The objects in an array; None for `[DONE]`, which begins like one."""
     try:
-        values: object = _decoded(text)
+        values: object = decoded(text)
     except ValueError:
         return None
     return [

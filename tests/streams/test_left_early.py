@@ -1,0 +1,109 @@
+"""A stream that is left before its source has ended never comes to less than one that is read to its end."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from earmark.streams import ObservedStream, observe_stream
+from earmark.usage import Usage
+from tests.streams.bodies.gemini import gemini, tokens
+from tests.streams.bodies.shape import Event
+from tests.streams.toys import Source, Told, consume, sse, take
+
+pytestmark = pytest.mark.anyio
+
+# Gemini 1.0: every chunk says that it has finished, and how much there is so far.
+FIRST: Final = [gemini(tokens(4, count, total=4 + count), "STOP") for count in (6, 16, 26)]
+# What came later: the reason is on the last chunk alone.
+LATER: Final = [
+    gemini(tokens(4, 6, total=10)),
+    gemini(tokens(4, 16, total=20)),
+    gemini(tokens(4, 26, total=30), "STOP"),
+]
+# Vertex: counts on the last chunk alone, but a usage without any on the others.
+VERTEX: Final = [
+    gemini({"trafficType": "ON_DEMAND"}),
+    gemini(tokens(4, 26, total=30), "STOP"),
+]
+WHOLE: Final = Usage(4, 26, reported_total=30)
+
+
+def items_of(events: list[Event], form: str) -> list[Any]:
+    """The items of a source: bytes, or parsed."""
+    return [sse(data) if form == "bytes" else data for _, data in events]
+
+
+async def left(way: str, items: list[Any], taken: int) -> Told:
+    """Take so many items and leave in that way."""
+    told = Told()
+    ending: Any = OSError("reset") if way == "error" else "wait"
+    source = Source(items[:taken], ending)
+    stream: list[ObservedStream[Any]] = [observe_stream(source, on_complete=told)]
+    for _ in range(taken):
+        await anext(stream[0])
+    assert not stream[0].observed.authoritative or items[0] != items_of(FIRST, "parsed")[0]
+    if way == "closed":
+        await stream[0].aclose()
+    elif way == "cancelled":
+        async with anyio.create_task_group() as group:
+            group.start_soon(take, stream[0])
+            await source.waiting.wait()
+            group.cancel_scope.cancel()
+    elif way == "error":
+        assert (await consume(stream[0]))[1] is ending
+    stream.clear()
+    assert told.only.outcome == way
+    return told
+
+
+WAYS = pytest.mark.parametrize("way", ["closed", "cancelled", "dropped", "error"])
+FORMS = pytest.mark.parametrize("form", ["bytes", "parsed"])
+
+
+@WAYS
+@FORMS
+@pytest.mark.parametrize("taken", [1, 2, 3])
+async def test_b65_a_finish_reason_on_every_chunk_finishes_nothing(
+    way: str, form: str, taken: int
+) -> None:
+    """B65: more may always come, so what was reported is not the last word."""
+    told = await left(way, items_of(FIRST, form), taken)
+    assert told.only.usage == Usage(4, 10 * taken - 4, reported_total=10 * taken)
+    assert not told.only.authoritative
+
+
+@WAYS
+@FORMS
+@pytest.mark.parametrize("events", [LATER, VERTEX], ids=["ai studio", "vertex"])
+async def test_a_finish_reason_after_chunks_without_one_is_the_end(
+    way: str, form: str, events: list[Event]
+) -> None:
+    """Whoever leaves between the last chunk and the end of the source has the final report."""
+    told = await left(way, items_of(events, form), len(events))
+    assert (told.only.usage, told.only.authoritative) == (WHOLE, True)
+    told = await left(way, items_of(events, form), len(events) - 1)
+    assert not told.only.authoritative
+
+
+@FORMS
+@pytest.mark.parametrize("events", [FIRST, FIRST[2:], LATER, VERTEX])
+async def test_read_to_its_end_the_last_report_is_final(form: str, events: list[Event]) -> None:
+    """The source itself says that no more comes."""
+    told = Told()
+    await consume(observe_stream(Source(items_of(events, form)), on_complete=told))
+    assert (told.only.usage, told.only.authoritative, told.only.outcome) == (WHOLE, True, "end")
+
+
+async def test_an_estimator_is_asked_where_the_stream_was_left() -> None:
+    """B65: its word counts where the provider's last one is missing."""
+    told = Told()
+    stream = observe_stream(
+        Source(items_of(FIRST, "bytes")), on_complete=told, estimate=lambda _: Usage(4, 99)
+    )
+    await anext(stream)
+    await stream.aclose()
+    assert told.only.usage is not None
+    assert told.only.usage.output_tokens == 99
