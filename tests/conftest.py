@@ -6,7 +6,9 @@ ran. Recorded provider streams are no part of the project: tests that want them 
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import reached
 from tests.scale import FACTORS, PROFILE, examples
+from tests.servers import RedisServer, redis_server
 
 # No deadline and no "too slow": a shared machine's pauses are no fault of the code under test.
 for _profile in FACTORS:
@@ -30,6 +33,8 @@ settings.register_profile("ci", settings.get_profile("ci"), database=None)
 settings.load_profile(PROFILE)
 
 ROOT: Final = Path(__file__).parent.parent
+
+_numbers: Final = itertools.count()
 
 _REACHED: Final = pytest.StashKey[reached.Totals]()
 
@@ -52,6 +57,19 @@ def recordings() -> Path:
     if named:
         pytest.fail(f"EARMARK_RECORDINGS names no folder: {named}")
     return pytest.skip("no recordings on this machine: set EARMARK_RECORDINGS")
+
+
+@pytest.fixture(scope="session")
+def shared_redis() -> Iterator[RedisServer]:
+    """One server for all tests of this process that do not break it; each takes a namespace of its own."""
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace that no other test has."""
+    return f"test{next(_numbers)}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -36,6 +36,7 @@ import trio.testing
 
 import earmark
 from earmark.backends.memory import MemoryBackend
+from earmark.backends.health import Health
 from earmark.backends.protocol import Seen
 from earmark.core.hold import Hold, Verb
 from earmark.errors import EarmarkError
@@ -80,6 +81,7 @@ class Suspending:
     """
 
     instant = None
+    assured = False
 
     def __init__(self, inner: MemoryBackend) -> None:
         self.inner = inner
@@ -128,16 +130,16 @@ class Suspending:
         standing: Hold | None = await self._send("reserve", hold)
         return standing
 
-    async def resolve(self, id: int, verb: Verb, exact: Any, at_least: Any) -> bool:  # noqa: A002
-        won: bool = await self._send("resolve", id, verb, exact, at_least)
+    async def resolve(self, hold: Hold, verb: Verb, exact: Any, at_least: Any) -> bool:
+        won: bool = await self._send("resolve", hold, verb, exact, at_least)
         return won
 
     async def add(self, target: Scope | str, amounts: Any, request_id: str | None) -> bool:
         counted: bool = await self._send("add", target, amounts, request_id)
         return counted
 
-    async def renew(self, ids: Sequence[int]) -> Sequence[bool]:
-        held: Sequence[bool] = await self._send("renew", ids)
+    async def renew(self, holds: Sequence[Hold]) -> Sequence[bool]:
+        held: Sequence[bool] = await self._send("renew", holds)
         return held
 
     async def peek(self, scopes: tuple[Scope, ...]) -> Seen:
@@ -147,8 +149,11 @@ class Suspending:
     async def reset(self, scopes: tuple[Scope, ...]) -> None:
         await self._send("reset", scopes)
 
-    def attend(self, id: int) -> None:  # noqa: A002
-        self.inner.attend(id)
+    def attend(self, hold: Hold) -> None:
+        self.inner.attend(hold)
+
+    def health(self) -> Health:
+        return self.inner.health()
 
     async def aclose(self) -> None:
         await self.inner.aclose()

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from earmark.answers import Denial, LimitStatus, ScopeStatus
+    from earmark.backends.health import Health
     from earmark.backends.memory import MemoryBackend
+    from earmark.backends.redis import RedisBackend
     from earmark.errors import (
         BackendUnavailable,
         EarmarkError,
@@ -35,6 +37,7 @@ _HOMES: Final = {
     "Denial": "answers",
     "EarmarkError": "errors",
     "Event": "events",
+    "Health": "backends.health",
     "Limit": "limits",
     "LimitStatus": "answers",
     "Limiter": "limiter",
@@ -43,6 +46,7 @@ _HOMES: Final = {
     "Observed": "streams.observed",
     "ObservedStream": "streams.observe",
     "RateLimited": "errors",
+    "RedisBackend": "backends.redis",
     "Refused": "errors",
     "RequestIdConflict": "errors",
     "Reservation": "reservation",
@@ -59,6 +63,7 @@ __all__ = [
     "Denial",
     "EarmarkError",
     "Event",
+    "Health",
     "Limit",
     "LimitStatus",
     "Limiter",
@@ -67,6 +72,7 @@ __all__ = [
     "Observed",
     "ObservedStream",
     "RateLimited",
+    "RedisBackend",
     "Refused",
     "RequestIdConflict",
     "Reservation",

@@ -12,6 +12,9 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
+Id = int | str
+"""Names a reservation in this process: a number, or the name in the world that another process gave it."""
+
 next_id: Final[Callable[[], int]] = itertools.count(1).__next__
 """Return an id that no other call in this process returns. Safe in threads."""
 
@@ -28,9 +31,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_nonce)
 
 
-def name_of(id_: int) -> str:
-    """Return the name of an id in the world: no other process gives it."""
-    return f"{_nonce}.{id_}"
+def process() -> str:
+    """Return the name of this process in the world."""
+    return _nonce
+
+
+def name_of(id_: Id) -> str:
+    """Return the name of an id in the world: no other process gives it. That of another process is its own name."""
+    return f"{_nonce}.{id_}" if isinstance(id_, int) else id_
 
 
 def id_of(name: str) -> int | None:

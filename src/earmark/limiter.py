@@ -8,10 +8,12 @@ from typing import Any, Self, cast
 
 from earmark.amounts import MAX_AMOUNT, check_amount
 from earmark.answers import ScopeStatus
+from earmark.backends.health import Health
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Backend
-from earmark.core.admission import denials, statuses
+from earmark.core.admission import statuses
 from earmark.core.hold import Hold
+from earmark.core.refusal import refusal as refusal_of
 from earmark.errors import EarmarkError, RateLimited
 from earmark.events import Event, Observer, tell
 from earmark.ids import next_id
@@ -157,7 +159,7 @@ class Limiter:
         return handle
 
     def _refusal(self, hold: Hold) -> RateLimited:
-        refusal = RateLimited(denials(hold.scopes, hold.asks, hold.seen, hold.at))
+        refusal = RateLimited(refusal_of(hold))
         if self._office.observers:
             keys = tuple(scope.key for scope in hold.scopes)
             event = Event(
@@ -243,6 +245,10 @@ class Limiter:
         await self._office.tidy()
         if limited and self._office.participants:
             await self._backend.reset(scopes)
+
+    def health(self) -> Health:
+        """Whether the backend can be reached, and what it is owed."""
+        return self._backend.health()
 
     async def aclose(self) -> None:
         """Resolve what finalisers noted, and let go of what the backend holds open."""

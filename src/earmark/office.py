@@ -25,14 +25,19 @@ class Participant(Protocol):
         """The same as a plain function, where it never suspends."""
         ...
 
+    @property
+    def assured(self) -> bool:
+        """Whether a resolution that has begun finishes whatever becomes of its caller."""
+        ...
+
     async def resolve(
         self,
-        id: int,  # noqa: A002 - the word of every message
+        hold: Hold,
         verb: Verb,
         exact: Mapping[str, int],
         at_least: Mapping[str, int],
     ) -> bool:
-        """Resolve what is held under the id; True iff it was open."""
+        """Resolve what is held; True iff it was open."""
         ...
 
 
@@ -42,13 +47,22 @@ class Office:
     Attributes:
         backend: where limits are kept.
         participants: who holds something for them; nobody, where no limit concerns them.
+        assured: whether a resolution that has begun finishes by itself; with several participants it does not.
         instant: whether no participant ever suspends.
         desk: what the limiters of this process share about the backend.
         observers: who hears of every event.
         task_groups: by event loop, where streams are read on after their consumers have gone.
     """
 
-    __slots__ = ("backend", "desk", "instant", "observers", "participants", "task_groups")
+    __slots__ = (
+        "assured",
+        "backend",
+        "desk",
+        "instant",
+        "observers",
+        "participants",
+        "task_groups",
+    )
 
     def __init__(
         self,
@@ -59,6 +73,7 @@ class Office:
         self.backend = backend
         self.participants = participants
         self.instant = all(participant.instant for participant in participants)
+        self.assured = len(participants) == 1 and participants[0].assured
         self.desk = backend.desk
         self.observers = observers
         self.task_groups: dict[object, TaskGroup] = {}
@@ -72,7 +87,7 @@ class Office:
     def attend(self, hold: Hold) -> None:
         """Let a reservation renew itself from now on: its holder is at work (R10)."""
         if self.participants:
-            self.backend.attend(hold.id)
+            self.backend.attend(hold)
 
     def sign_on(self, handle: Handle, hold: Hold) -> Handle:
         """Let a handle answer to the request id of its hold; return the one that does, which may be another."""

@@ -124,12 +124,12 @@ class Reservation:
         hold = self._hold
         if not self._office.participants:
             return tuple(ScopeStatus(scope.key, ()) for scope in hold.scopes)
-        return statuses(hold.scopes, hold.asks, hold.seen, hold.at)
+        return statuses(hold.judged, hold.asks, hold.seen, hold.at)
 
     @property
     def degraded(self) -> bool:
-        """Whether it was admitted without asking the store."""
-        return False
+        """Whether it was admitted without the store."""
+        return self._hold.degraded
 
     def __repr__(self) -> str:
         keys = ", ".join(scope.key for scope in self._hold.scopes)
@@ -178,7 +178,7 @@ class Reservation:
             return False
         if not self._office.participants:
             return True
-        (held,) = await self._office.backend.renew([self._hold.id])
+        (held,) = await self._office.backend.renew([self._hold])
         return held
 
     def stream(
@@ -246,7 +246,8 @@ class Reservation:
         """Make one legal move with every participant; one that has begun finishes (R16)."""
         office = self._office
         if not office.instant:
-            return await finish(self._carry_out, verb, exact, at_least)
+            by_itself = self._carry_out(verb, exact, at_least) if office.assured else None
+            return await (by_itself or finish(self._carry_out, verb, exact, at_least))
         if office.desk.dropped and self._tidies:
             return await self._carry_out(verb, exact, at_least)
         state = MOVES[self._state].get(verb)
@@ -256,10 +257,8 @@ class Reservation:
         won = not office.participants
         try:
             for participant in office.participants:
-                instant = participant.instant
-                won = (
-                    instant is not None and instant.resolve(self._hold.id, verb, exact, at_least)
-                ) or won
+                if participant.instant is not None:
+                    won = participant.instant.resolve(self._hold, verb, exact, at_least) or won
         except BaseException:
             self._state = "open"
             raise
@@ -269,21 +268,23 @@ class Reservation:
         self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
     ) -> bool:
         """The same, after what finalisers have noted, with participants that may suspend."""
+        office = self._office
+        if self._tidies:
+            await office.tidy()
         state = MOVES[self._state].get(verb)
         if state is None:
             return False
-        # Claimed before anything is sent: a second resolver of this process finds it taken. And not before this
-        # runs: a loop that ends may cancel it before its first step.
+        # Claimed before anything is sent: a second resolver of this process finds it taken.
         self._state = state
-        office = self._office
         won = not office.participants
         try:
-            if self._tidies:
-                await office.tidy()
             for participant in office.participants:
-                won = await participant.resolve(self._hold.id, verb, exact, at_least) or won
-        except BaseException:
-            self._state = "open"  # nothing is settled until the store says so: try again (C24)
+                won = await participant.resolve(self._hold, verb, exact, at_least) or won
+        except BaseException as error:
+            if office.assured and not isinstance(error, Exception):
+                self._conclude(state, verb, exact, at_least, won=True)
+            else:
+                self._state = "open"  # nothing is settled until the store says so: try again (C24)
             raise
         return self._conclude(state, verb, exact, at_least, won=won)
 
@@ -333,9 +334,7 @@ class Reservation:
             return
         if self._handed_over:
             ending: Ending | None = getattr(self, "_ending", None)
-            if (
-                ending is not None
-            ):  # its stream has told, and the task that was to resolve it was cut off
+            if ending is not None:  # its stream has told, and what was to resolve it was cut off
                 self._drop(*ending)
             return
         self._drop()

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from earmark.backends.tables import SlotTable
 from earmark.core.hold import Hold, Verb
 from earmark.errors import RequestIdConflict
-from earmark.ids import id_of
+from earmark.ids import Id, id_of
 from earmark.limits import HOUR, MICROSECONDS
 
 Name = TypeVar("Name")
@@ -54,11 +54,11 @@ class Book:
     """
 
     def __init__(self, slots: SlotTable, lease_us: int) -> None:
-        self.open: dict[int, Hold] = {}  # in the order of their last renewal
-        self.notes: dict[int, _Note] = {}  # empty: every open one is unremarkable
-        self._names: dict[str, int] = {}  # the request ids that callers chose
+        self.open: dict[Id, Hold] = {}  # in the order of their last renewal
+        self.notes: dict[Id, _Note] = {}  # empty: every open one is unremarkable
+        self._names: dict[str, Id] = {}  # the request ids that callers chose
         self._leases: list[
-            tuple[int, int]
+            tuple[int, Id]
         ] = []  # a heap of (end, id); stale where the note says otherwise
         self._slots = slots
         self._lease_us = lease_us
@@ -89,7 +89,7 @@ class Book:
         note.lease_us = hold.lease_us or self._lease_us
         return self._begin_lease(hold.id, note, hold.at)
 
-    def strike(self, id_: int, verb: Verb) -> Hold | None:
+    def strike(self, id_: Id, verb: Verb) -> Hold | None:
         """Take a reservation that is resolved off the book, and free its slots; None: it is not open."""
         note = self.notes.get(id_)
         if note is not None:
@@ -101,7 +101,7 @@ class Book:
                 del self._names[self.open[id_].name]
         return self.open.pop(id_, None)
 
-    def renew(self, id_: int, now: int) -> bool:
+    def renew(self, id_: Id, now: int) -> bool:
         """Extend a lease that has not lapsed; a lapsed one is never revived (C5)."""
         hold = self.open.pop(id_, None)
         if hold is None:
@@ -113,7 +113,7 @@ class Book:
             self._begin_lease(id_, note, now)
         return not note.lapsed
 
-    def attend(self, id_: int) -> None:
+    def attend(self, id_: Id) -> None:
         """The holder is at work in this process: no lease ends the reservation from now on."""
         if id_ in self.open:
             note = self._note(id_)
@@ -149,10 +149,10 @@ class Book:
                 given_up.append(hold)
         return given_up, min(turn, now + KEEP_US)
 
-    def _note(self, id_: int) -> _Note:
+    def _note(self, id_: Id) -> _Note:
         return self.notes.setdefault(id_, _Note())
 
-    def _begin_lease(self, id_: int, note: _Note, now: int) -> int:
+    def _begin_lease(self, id_: Id, note: _Note, now: int) -> int:
         note.lease_end = now + note.lease_us
         if len(self._leases) > 2 * len(self.notes) + 4:  # most of them have ended before their time
             running = ((note.lease_end, id_) for id_, note in self.notes.items() if note.lease_end)
@@ -161,7 +161,7 @@ class Book:
         heapq.heappush(self._leases, (note.lease_end, id_))
         return note.lease_end
 
-    def _free(self, id_: int, note: _Note) -> None:
+    def _free(self, id_: Id, note: _Note) -> None:
         for key in note.slots:
             self._slots.free(key, id_)
 

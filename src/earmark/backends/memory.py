@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from earmark.backends.health import Health
 from earmark.backends.protocol import Desk, Seen
 from earmark.backends.store import MemoryStore
 from earmark.clock import Clock, injected, wall_clock
@@ -24,6 +25,8 @@ class MemoryBackend:
         ValueError: a lease that is no such number of seconds.
     """
 
+    assured = True  # nothing suspends
+
     def __init__(self, *, clock: Clock | None = None, lease: float = 60.0) -> None:
         reading = wall_clock() if clock is None else injected(clock)
         self.desk = Desk()
@@ -35,13 +38,13 @@ class MemoryBackend:
 
     async def resolve(
         self,
-        id: int,  # noqa: A002 - the word of every message
+        hold: Hold,
         verb: Verb,
         exact: Mapping[str, int],
         at_least: Mapping[str, int],
     ) -> bool:
         """True up the holds of one reservation and free its slots; the first one wins (R5)."""
-        return self.instant.resolve(id, verb, exact, at_least)
+        return self.instant.resolve(hold, verb, exact, at_least)
 
     async def add(
         self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
@@ -49,9 +52,9 @@ class MemoryBackend:
         """Count what no hold covers (R8)."""
         return self.instant.add(target, amounts, request_id)
 
-    async def renew(self, ids: Sequence[int]) -> list[bool]:
+    async def renew(self, holds: Sequence[Hold]) -> list[bool]:
         """Extend leases that have not lapsed; a lapsed one is never revived (C5)."""
-        return self.instant.renew(ids)
+        return self.instant.renew(holds)
 
     async def peek(self, scopes: tuple[Scope, ...]) -> Seen:
         """Read the state of every limit at one instant."""
@@ -61,9 +64,13 @@ class MemoryBackend:
         """Forget counts; open holds on them then have nothing to give back."""
         self.instant.reset(scopes)
 
-    def attend(self, id: int) -> None:  # noqa: A002 - the word of every message
+    def attend(self, hold: Hold) -> None:
         """The holder lives in this process: its reservation needs no lease from now on (R10)."""
-        self.instant.attend(id)
+        self.instant.attend(hold)
+
+    def health(self) -> Health:
+        """There is no store that could be out of reach."""
+        return Health()
 
     async def aclose(self) -> None:
         """Nothing is held open."""

@@ -1,7 +1,7 @@
 """What a backend is: six messages, each decided at one instant of the store's own clock.
 
-A backend judges, changes and returns the states that it saw; it computes no answer. Messages name the
-reservation by its own id, never by the request id of a caller. Whoever writes a backend owes three things
+A backend judges, changes and returns the states that it saw; it computes no answer. Messages name a
+reservation by the id of its hold, never by the request id of a caller. Whoever writes a backend owes three things
 beyond the arithmetic of `earmark.core`:
 
 * a refusal changes nothing (R2), and the first `resolve` of an id wins (R5);
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from earmark.backends.health import Health
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
 from earmark.limits import Scope
@@ -104,7 +105,7 @@ class Instant(Protocol):
 
     def resolve(
         self,
-        id: int,  # noqa: A002 - the word of every message
+        hold: Hold,
         verb: Verb,
         exact: Mapping[str, int],
         at_least: Mapping[str, int],
@@ -121,6 +122,14 @@ class Backend(Protocol):
     """
 
     desk: Desk
+
+    @property
+    def assured(self) -> bool:
+        """Whether a `resolve` that has begun reaches the store whatever becomes of its caller.
+
+        Where it is not, the core sees to that, with a task for each.
+        """
+        ...
 
     @property
     def instant(self) -> Instant | None:
@@ -140,7 +149,7 @@ class Backend(Protocol):
 
     async def resolve(
         self,
-        id: int,  # noqa: A002 - the word of every message
+        hold: Hold,
         verb: Verb,
         exact: Mapping[str, int],
         at_least: Mapping[str, int],
@@ -160,7 +169,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def renew(self, ids: Sequence[int]) -> Sequence[bool]:
+    async def renew(self, holds: Sequence[Hold]) -> Sequence[bool]:
         """Extend the leases of many; for each whether it is open and every slot of it still held."""
         ...
 
@@ -172,8 +181,12 @@ class Backend(Protocol):
         """Forget what the limits of these scopes have used; slots stay."""
         ...
 
-    def attend(self, id: int) -> None:  # noqa: A002 - the word of every message
+    def attend(self, hold: Hold) -> None:
         """From now on the holder is at work in this process: the backend renews by itself (R10)."""
+        ...
+
+    def health(self) -> Health:
+        """How the backend is doing."""
         ...
 
     async def aclose(self) -> None:

@@ -27,6 +27,7 @@ from earmark.backends.tables import (
 from earmark.clock import Reading
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import UNSENT, used
+from earmark.ids import Id
 from earmark.limits import CONCURRENCY, Limit, Limits, Scope
 
 # A bare key counts in these always, since it may not have been seen (R8). Amounts play no part in it.
@@ -68,7 +69,7 @@ class MemoryStore:
         self._tables: dict[str, WindowTable[Any]] = {}
         self._rows: dict[object, _Row] = {}  # by the token of the limits
         self._added: dict[_Pair, int] = {}  # (key, request id) -> end, in the order of the ends
-        self._forgiven: dict[int, frozenset[_Pair]] = {}  # what a reset took from open holds
+        self._forgiven: dict[Id, frozenset[_Pair]] = {}  # what a reset took from open holds
 
     def reserve(self, hold: Hold) -> Hold | None:  # noqa: C901, PLR0912 - a call per limit costs as much again
         """Judge every limit of every scope at one instant, and debit all of them or none."""
@@ -123,7 +124,7 @@ class MemoryStore:
 
     def resolve(
         self,
-        id: int,  # noqa: A002 - the word of every message
+        hold: Hold,
         verb: Verb,
         exact: Mapping[str, int],
         at_least: Mapping[str, int],
@@ -134,10 +135,12 @@ class MemoryStore:
             if now >= self._turn:
                 self._forget(now)
             book = self._book
-            hold = book.strike(id, verb) if book.notes else book.open.pop(id, None)
-            if hold is None:
+            id_ = hold.id
+            found = book.strike(id_, verb) if book.notes else book.open.pop(id_, None)
+            if found is None:
                 return False
-            forgiven = self._forgiven.pop(id, _NO_PAIRS) if self._forgiven else _NO_PAIRS
+            hold = found  # what stands in the book counts
+            forgiven = self._forgiven.pop(id_, _NO_PAIRS) if self._forgiven else _NO_PAIRS
             amounts = exact
             if at_least or verb in UNSENT:
                 amounts = used(hold, verb, exact, at_least)
@@ -147,7 +150,7 @@ class MemoryStore:
                     for limit in by_metric.get(metric, ()):
                         held = hold.asks.get(metric, limit.unasked) or 0
                         if amount > held:
-                            self._table(limit, now).debit(scope.key, id, limit, amount - held, now)
+                            self._table(limit, now).debit(scope.key, id_, limit, amount - held, now)
                         elif amount < held and not (forgiven and (scope.key, limit.id) in forgiven):
                             table = self._tables.get(limit.id)
                             if table is not None:
@@ -184,11 +187,11 @@ class MemoryStore:
                 found.setdefault(limit.id, limit)
         return tuple(found.values())
 
-    def renew(self, ids: Sequence[int]) -> list[bool]:
+    def renew(self, holds: Sequence[Hold]) -> list[bool]:
         """Extend leases that have not lapsed."""
         with self._lock:
             now = self._now()
-            return [self._book.renew(id_, now) for id_ in ids]
+            return [self._book.renew(hold.id, now) for hold in holds]
 
     def peek(self, scopes: tuple[Scope, ...]) -> Seen:
         """Read the state of every limit at one instant."""
@@ -217,11 +220,11 @@ class MemoryStore:
                 if taken:
                     self._forgiven[hold.id] = self._forgiven.get(hold.id, _NO_PAIRS) | taken
 
-    def attend(self, id_: int) -> None:
+    def attend(self, hold: Hold) -> None:
         """The holder lives in this process: its reservation needs no lease from now on (R10)."""
         with self._lock:
             self._now()
-            self._book.attend(id_)
+            self._book.attend(hold.id)
 
     def size(self) -> int:
         """How many states, slots, reservations and ids are kept."""

@@ -17,6 +17,7 @@ from earmark.core.admission import FIXED_WINDOW, SLIDING_WINDOW, SLOTS, TOKEN_BU
 from earmark.core.algorithm import Algorithm
 from earmark.core.sliding_window import Counts
 from earmark.core.token_bucket import Level, counts_until
+from earmark.ids import Id
 from earmark.limits import Limit
 
 State = TypeVar("State")
@@ -42,7 +43,7 @@ class Table(Protocol[State]):
         """The state of `key`; unused where there is none that still counts."""
         ...
 
-    def debit(self, key: str, holder: int, limit: Limit, amount: int, now: int) -> None:
+    def debit(self, key: str, holder: Id, limit: Limit, amount: int, now: int) -> None:
         """Use `amount` more, whatever the limit; a key that was not there is there afterwards."""
         ...
 
@@ -97,7 +98,7 @@ class FixedTable:
     def look(self, key: str, now: int) -> int:
         return self.counts.get(key, 0)
 
-    def debit(self, key: str, holder: int, limit: Limit, amount: int, now: int) -> None:
+    def debit(self, key: str, holder: Id, limit: Limit, amount: int, now: int) -> None:
         count = self.counts.get(key, 0) + amount
         self.counts[key] = min(count, MAX_AMOUNT)
 
@@ -141,7 +142,7 @@ class SlidingTable:
     def look(self, key: str, now: int) -> Counts:
         return (self._current.get(key, 0), self._previous.get(key, 0))
 
-    def debit(self, key: str, holder: int, limit: Limit, amount: int, now: int) -> None:
+    def debit(self, key: str, holder: Id, limit: Limit, amount: int, now: int) -> None:
         self._current[key], _ = SLIDING_WINDOW.debit(limit, self.look(key, now), amount, now)
 
     def give_back(self, key: str, limit: Limit, amount: int, taken: int, now: int) -> None:
@@ -194,7 +195,7 @@ class BucketTable:
     def look(self, key: str, now: int) -> Level:
         return self._levels.get(key) or TOKEN_BUCKET.unused()
 
-    def debit(self, key: str, holder: int, limit: Limit, amount: int, now: int) -> None:
+    def debit(self, key: str, holder: Id, limit: Limit, amount: int, now: int) -> None:
         self._write(key, TOKEN_BUCKET.debit(limit, self.look(key, now), amount, now))
 
     def give_back(self, key: str, limit: Limit, amount: int, taken: int, now: int) -> None:
@@ -258,16 +259,16 @@ class SlotTable:
     counts = None
 
     def __init__(self) -> None:
-        self._members: dict[str, set[int]] = {}
+        self._members: dict[str, set[Id]] = {}
 
     def look(self, key: str, now: int) -> int:
         members = self._members.get(key)
         return len(members) if members else 0
 
-    def debit(self, key: str, holder: int, limit: Limit, amount: int, now: int) -> None:
+    def debit(self, key: str, holder: Id, limit: Limit, amount: int, now: int) -> None:
         self._members.setdefault(key, set()).add(holder)
 
-    def free(self, key: str, holder: int) -> None:
+    def free(self, key: str, holder: Id) -> None:
         """Free the slot of one holder, if it still has it."""
         members = self._members.get(key)
         if members is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from earmark.core.admission import States
-from earmark.ids import name_of
+from earmark.ids import Id, name_of
 from earmark.limits import REQUESTS, Scope
 from earmark.usage import TOKEN_METRICS
 
@@ -15,13 +15,17 @@ Verb = Literal["settle", "close", "abandon", "cancel", "withdraw"]
 a reservation that somebody else has been given since (R9)."""
 
 
+Place = Literal["local", "open"]
+
+
 class Hold:
     """The record of one reservation: what was asked, and what the store saw when it decided.
 
     What is given back later comes from here, never from an inference (C13).
 
     Attributes:
-        id: names the reservation in every message of this process; chosen before the first one is sent.
+        id: names the reservation in every message of this process; chosen before the first one is sent. That of
+            a reservation that another process made is its name in the world.
         request_id: the caller's own name for the request, or None.
         scopes: in the order of refusals.
         asks: units by metric; a metric that is not named asks `Limit.unasked`.
@@ -29,13 +33,26 @@ class Hold:
         seen: the state of every limit before the debit, written by the store.
         at: the instant of the decision in microseconds, written by the store.
         told: who told the observers of this process of its admission; unset until somebody did.
+        place: where it was taken, if not in the store: `local` in the memory of this process, `open` nowhere.
+        shares: the scopes by which it was judged, if those were shares of its own.
     """
 
-    __slots__ = ("asks", "at", "id", "lease_us", "request_id", "scopes", "seen", "told")
+    __slots__ = (
+        "asks",
+        "at",
+        "id",
+        "lease_us",
+        "place",
+        "request_id",
+        "scopes",
+        "seen",
+        "shares",
+        "told",
+    )
 
     # Filled where it is made, by `Hold.of` or, on the way of every request, by hand: a call of `__init__`
     # costs more than all of its assignments.
-    id: int
+    id: Id
     request_id: str | None
     scopes: tuple[Scope, ...]
     asks: Mapping[str, int]
@@ -43,6 +60,18 @@ class Hold:
     seen: States
     at: int
     told: object
+    place: Place
+    shares: tuple[Scope, ...]
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it was taken without the store."""
+        return hasattr(self, "place")
+
+    @property
+    def judged(self) -> tuple[Scope, ...]:
+        """The scopes by which it was judged."""
+        return getattr(self, "shares", self.scopes)
 
     @property
     def name(self) -> str:

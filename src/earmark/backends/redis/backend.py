@@ -1,0 +1,348 @@
+"""One limit of many processes: the six messages, each one round trip to a Redis server.
+
+The server decides, by scripts that mirror the memory backend, at its own clock; what they saw comes back and the core
+computes the answers. Where the server cannot be reached, `on_outage` says who decides, and what it should have heard
+is owed to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Self, get_args
+
+from redis.asyncio import Redis
+
+from earmark.backends.health import Health
+from earmark.backends.protocol import Desk, Seen
+from earmark.backends.redis.dialing import Dialer
+from earmark.backends.redis.failures import Outage
+from earmark.backends.redis.fallback import LocalShare
+from earmark.backends.redis.keys import Keys
+from earmark.backends.redis.line import Line
+from earmark.backends.redis.lines import Lines, Post, of_every_loop, of_one_loop
+from earmark.backends.redis.messages import Message, Messages, decided, hold_of, states
+from earmark.backends.redis.owed import Outbox
+from earmark.backends.redis.renewal import Renewal
+from earmark.backends.redis.standing import Standing
+from earmark.clock import Clock, Reading, injected, wall_clock
+from earmark.core.admission import algorithm_of
+from earmark.core.hold import Hold, Verb
+from earmark.core.settlement import NOTHING
+from earmark.errors import BackendUnavailable, RequestIdConflict
+from earmark.ids import id_of, name_of
+from earmark.limits import HOUR, MICROSECONDS, Scope, lease_microseconds
+
+logger = logging.getLogger("earmark.redis")
+
+OnOutage = Literal["local", "open", "closed"]
+
+# How long an open reservation is kept after its last renewal (R10), and for how long a message may come again (R9).
+_KEEP_US: Final = HOUR * MICROSECONDS
+_HORIZON_US: Final = 60 * MICROSECONDS
+
+# A key outlives what it holds by this much, in milliseconds. An injected clock may stand still while the server's
+# runs: what is over is judged by that clock, and the TTL is there for what nobody comes back to (R14).
+_GRACE_MS: Final = 1_000
+_GRACE_OF_INJECTED_MS: Final = 86_400_000
+
+CLOSING_SECONDS: Final = 5.0
+"""How long `aclose` tries to deliver what the store is owed."""
+
+
+class RedisBackend:
+    """Limits in Redis, shared by every process that uses the same server and namespace.
+
+    Args:
+        client: a client of `redis.asyncio`, whose settings are used. It serves one event loop; `from_url` serves
+            as many as there are.
+        namespace: what every key begins with: letters, digits, `_`, `.` and `-`.
+        clock: a callable that returns seconds since the epoch; by default the server's own, which all processes
+            share.
+        lease: seconds for which a slot is held without a renewal, where a reservation names no lease of its own;
+            at most an hour.
+        timeout: seconds for which an answer is waited for before the store counts as unreachable.
+        on_outage: who decides while the store cannot be reached: `local`, the memory of this process with a share
+            of every amount; `open`, nobody, every request is admitted; `closed`, nobody, `BackendUnavailable` is
+            raised.
+        local_share: of every amount, above 0 and at most 1. The worst case of an outage is as many shares as there
+            are processes.
+        outbox: how many messages are kept for a store that cannot be reached.
+
+    Raises:
+        ValueError: an argument out of its range.
+    """
+
+    instant = None
+    assured = True
+
+    def __init__(
+        self,
+        client: Redis,
+        *,
+        namespace: str = "earmark",
+        clock: Clock | None = None,
+        lease: float = 60.0,
+        timeout: float = 0.5,
+        on_outage: OnOutage = "local",
+        local_share: float = 1.0,
+        outbox: int = 10_000,
+    ) -> None:
+        if on_outage not in get_args(OnOutage):
+            msg = f"on_outage must be one of {', '.join(get_args(OnOutage))}, not {on_outage!r}"
+            raise ValueError(msg)
+        lease_us = lease_microseconds(lease)
+        self.desk = Desk()
+        self._keys = Keys(namespace)
+        self._messages = Messages(self._keys, lease_us)
+        self._clock = clock
+        self._reading = _locked(wall_clock() if clock is None else injected(clock))
+        self._timeout = _seconds("timeout", timeout)
+        self._on_outage = on_outage
+        self._local = LocalShare(_share(local_share), self._reading, lease_us)
+        self._outbox = Outbox(_count("outbox", outbox))
+        self._standing = Standing(on_outage, local_share, self._outbox)
+        self._lines = Lines(of_one_loop(client), self._post)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        client_options: Mapping[str, Any] | None = None,
+        **options: Any,  # noqa: ANN401 - those of `RedisBackend`, whatever they are
+    ) -> Self:
+        """Return a backend for the server at `url`, with connections of its own for every event loop.
+
+        Args:
+            url: as `redis.asyncio.Redis.from_url` takes it: `redis://`, `rediss://` (TLS) or `unix://`, with user,
+                password and database.
+            client_options: further arguments of that function.
+            options: those of `RedisBackend`.
+        """
+        client_of_loop = of_every_loop(url, client_options or {})
+        backend = cls(client_of_loop(), **options)
+        backend._lines = Lines(client_of_loop, backend._post)
+        return backend
+
+    async def reserve(self, hold: Hold) -> Hold | None:
+        """Decide over every limit of every scope at one instant, and debit all of them or none."""
+        known = self._taken_without_store(hold)
+        if known is not None:
+            return known
+        message = self._messages.reserve(hold)
+        try:
+            answer = await self._line().ask(message)
+        except Outage as outage:
+            if outage.sent:
+                # It may have been applied: it is taken back by its id.
+                self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
+            return self._without_store(hold, outage)
+        decision = decided(answer, message.id)
+        if decision.word == "conflict":
+            raise RequestIdConflict(hold.name)
+        if decision.word == "adopted":
+            return self._adopted(hold_of(decision, hold.name))
+        if decision.word == "gone":
+            msg = "the reservation was cancelled before the store had heard of it"
+            raise BackendUnavailable(msg)
+        hold.at = decision.at
+        hold.seen = states(hold.scopes, decision.seen)
+        return hold if decision.word == "held" else None
+
+    async def resolve(
+        self,
+        hold: Hold,
+        verb: Verb,
+        exact: Mapping[str, int],
+        at_least: Mapping[str, int],
+    ) -> bool:
+        """True up the holds of one reservation and free its slots; the first one wins (R5).
+
+        Where the store cannot be reached, or the caller goes, the message is owed to it, and the answer is True.
+        """
+        if hold.degraded:
+            return hold.place == "open" or self._local.resolve(hold, verb, exact, at_least)
+        self._lines.drop(hold)
+        message = self._messages.resolve(hold, verb, exact, at_least)
+        try:
+            answer = await self._line().ask(message)
+        except Outage:
+            self._owe(message)
+            return True
+        except BaseException:
+            self._owe(message)
+            raise
+        return answer == "done"
+
+    async def add(
+        self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
+    ) -> bool:
+        """Count what no hold covers (R8); owed to a store that cannot be reached."""
+        message = self._messages.add(target, amounts, request_id)
+        try:
+            answer = await self._line().ask(message)
+        except Outage:
+            self._owe(message)
+            return True
+        return answer == "counted"
+
+    async def renew(self, holds: Sequence[Hold]) -> list[bool]:
+        """Extend leases that have not lapsed; a lapsed one is never revived (C5)."""
+        line = self._line()
+        asked = [None if hold.degraded else line.ask(self._messages.renew(hold)) for hold in holds]
+        held: list[bool] = []
+        for hold, answer in zip(holds, asked, strict=True):
+            if answer is None:
+                held.append(hold.place == "open" or self._local.renew(hold))
+            else:
+                held.append(await _told(answer) == "held")
+        return held
+
+    async def peek(self, scopes: tuple[Scope, ...]) -> Seen:
+        """Read the state of every limit at one instant."""
+        answer = await self._ask(self._messages.peek(scopes))
+        _, at, *seen = answer.split(" ")
+        return Seen(states(scopes, seen), int(at))
+
+    async def reset(self, scopes: tuple[Scope, ...]) -> None:
+        """Forget counts; open holds on them then have nothing to give back."""
+        await self._ask(self._messages.reset(scopes))
+
+    def attend(self, hold: Hold) -> None:
+        """Renew a reservation from now on, every third of its lease, until it is resolved (R10)."""
+        if not hold.degraded:
+            self._lines.here().renewal.attend(hold)
+        elif hold.place == "local":
+            self._local.attend(hold)
+
+    def health(self) -> Health:
+        """Whether the store can be reached, and what it is owed."""
+        return self._standing.health()
+
+    async def aclose(self) -> None:
+        """Deliver what the store is owed, for at most `CLOSING_SECONDS`, and close the connection of this loop.
+
+        What could not be delivered is logged, and stays in `health()`.
+        """
+        await self._lines.close(CLOSING_SECONDS)
+        if self._outbox:
+            logger.error("the store is still owed %d messages", len(self._outbox))
+
+    def _line(self) -> Line:
+        return self._lines.here().line
+
+    def _post(self, client: Redis) -> Post:
+        """What a loop gets that has nothing yet."""
+        dialer = Dialer(client, check_clock=self._clock is None)
+        line = Line(
+            dialer.dial, self._header, self._timeout, self._outbox, self._keys.probe, self._standing
+        )
+        sleep: Callable[[float], Awaitable[object]] = getattr(self._clock, "sleep", asyncio.sleep)
+        now = time.monotonic if sleep is asyncio.sleep or self._clock is None else self._clock
+        return Post(line, Renewal(line, self._messages, _KEEP_US, now, sleep))
+
+    def _header(self) -> tuple[str, ...]:
+        """What every call of a script begins with: the clock, if it is not the server's, and the lengths of time."""
+        if self._clock is None:
+            return ("", str(_GRACE_MS), str(_KEEP_US), str(_HORIZON_US))
+        now = self._reading.nanoseconds() // 1000 + self._reading.ahead
+        return (str(now), str(_GRACE_OF_INJECTED_MS), str(_KEEP_US), str(_HORIZON_US))
+
+    def _owe(self, message: Message) -> None:
+        self._outbox.add(message)
+        self._lines.wake()
+
+    def _without_store(self, hold: Hold, outage: Outage) -> Hold | None:
+        """Decide in the store's place."""
+        known = self.desk.handles.get(hold.name)
+        if known is not None and known.holder_of(known.hold) is not None:
+            return _repeated(hold, known.hold)
+        if self._on_outage == "closed":
+            raise _unavailable(outage) from outage
+        if self._on_outage == "local":
+            standing = self._local.reserve(hold)
+        else:
+            standing = hold
+            hold.place = "open"
+            hold.at = self._reading.nanoseconds() // 1000 + self._reading.ahead
+            limits = [limit for scope in hold.scopes for limit in scope.limits]
+            hold.seen = [algorithm_of(limit).unused() for limit in limits]
+        if standing is not None:
+            self._standing.admitted()
+        return standing
+
+    def _taken_without_store(self, hold: Hold) -> Hold | None:
+        """The open reservation of this name that the store does not know of."""
+        if hold.request_id is None:
+            return None
+        known = self.desk.handles.get(hold.request_id)
+        if known is None or not known.hold.degraded or known.holder_of(known.hold) is None:
+            return None
+        return _repeated(hold, known.hold)
+
+    def _adopted(self, found: Hold) -> Hold:
+        """The hold that is open under a name: this process's own record of it, if it has one."""
+        found.id = id_of(name_of(found.id)) or found.id
+        known = self.desk.handles.get(found.name)
+        if known is not None and known.hold.id == found.id:
+            return known.hold
+        for noted in tuple(self.desk.dropped):
+            if noted.hold.id == found.id:
+                return noted.hold
+        return found
+
+    async def _ask(self, message: Message) -> str:
+        return await _told(self._line().ask(message))
+
+
+async def _told(answer: Awaitable[str]) -> str:
+    try:
+        return await answer
+    except Outage as outage:
+        raise _unavailable(outage) from outage
+
+
+def _unavailable(outage: Outage) -> BackendUnavailable:
+    return BackendUnavailable(f"the store cannot be reached: {outage}")
+
+
+def _repeated(hold: Hold, known: Hold) -> Hold:
+    if not hold.repeats(known):
+        raise RequestIdConflict(hold.name)
+    return known
+
+
+def _locked(reading: Reading) -> Reading:
+    """A reading that threads share."""
+    lock = threading.Lock()
+
+    def nanoseconds() -> int:
+        with lock:
+            return reading.nanoseconds()
+
+    return Reading(nanoseconds, reading.ahead)
+
+
+def _seconds(name: str, value: object) -> float:
+    if type(value) in {int, float} and isinstance(value, int | float) and 0 < value <= HOUR:
+        return float(value)
+    msg = f"{name} must be a number of seconds above 0 and at most an hour, not {value!r}"
+    raise ValueError(msg)
+
+
+def _share(value: object) -> float:
+    if type(value) in {int, float} and isinstance(value, int | float) and 0 < value <= 1:
+        return float(value)
+    msg = f"local_share must be a number above 0 and at most 1, not {value!r}"
+    raise ValueError(msg)
+
+
+def _count(name: str, value: object) -> int:
+    if type(value) is int and value >= 1:
+        return value
+    msg = f"{name} must be an integer of at least 1, not {value!r}"
+    raise ValueError(msg)

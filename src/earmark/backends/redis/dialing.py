@@ -1,0 +1,108 @@
+"""Making connections: from the settings of redis-py's client, and checked before they are used.
+
+Only the settings are taken from the client, its pool's connections are not: a line uses one of its own, without
+redis-py's retries and timeouts, which would stand in the way of the line's.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from redis import exceptions
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from earmark.backends.redis.connection import Connection, Dialed, command
+from earmark.backends.redis.failures import StoreError
+from earmark.backends.redis.scripts import scripts
+
+logger = logging.getLogger("earmark.redis")
+
+# The script's clock may be read this much later than the server's, in seconds.
+_CLOCK_SLACK: Final = 5
+
+_CLOCK: Final = "return redis.call('TIME')"
+
+
+class Dialer:
+    """Makes the connections of one loop.
+
+    Args:
+        client: whose settings are used: address, TLS, user, database, Sentinel.
+        check_clock: whether the server's clock will be used.
+    """
+
+    def __init__(self, client: Redis, *, check_clock: bool) -> None:
+        self.client = client
+        self._check_clock = check_clock
+        self._checked = False
+
+    async def dial(self) -> Dialed:
+        """Connect, and look at the server.
+
+        Raises:
+            StoreError: the server cannot be used as it is.
+            redis.RedisError, OSError: it cannot be reached.
+        """
+        pool: Any = self.client.connection_pool
+        settings: dict[str, Any] = {
+            **pool.connection_kwargs,
+            "socket_timeout": None,
+            "health_check_interval": 0,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_error": [],
+            "decode_responses": False,
+        }
+        connection: Any = pool.connection_class(**settings)
+        try:
+            await connection.connect()
+            facts = await _facts(connection)
+            if self._check_clock:
+                await _check_clock(connection)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        if not self._checked:
+            self._checked = True
+            _warn_of_eviction(facts)
+        return Dialed(connection, scripts(allow_oom=_version(facts) >= (7,)))
+
+
+async def _facts(connection: Connection) -> dict[str, str]:
+    """What the server says about itself; nothing, where that is not allowed."""
+    try:
+        told = await command(connection, "INFO")
+    except exceptions.ResponseError:
+        return {}
+    text = told.decode() if isinstance(told, bytes) else str(told)
+    return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+
+
+def _version(facts: dict[str, str]) -> tuple[int, ...]:
+    text = facts.get("redis_version", "0")
+    return tuple(int(part) for part in text.split(".") if part.isdecimal())
+
+
+async def _check_clock(connection: Connection) -> None:
+    """See that scripts read the server's clock: on some servers theirs stands still, or at zero (C59)."""
+    inside = await command(connection, "EVAL", _CLOCK, "0")
+    outside = await command(connection, "TIME")
+    apart = abs(int(outside[0]) - int(inside[0]))
+    if apart > _CLOCK_SLACK:
+        msg = (
+            f"the clock of the server's scripts is {apart} s apart from the server's: no window would ever end. Give"
+            " RedisBackend a clock of your own (clock=time.time), on hosts whose clocks agree"
+        )
+        raise StoreError(msg)
+
+
+def _warn_of_eviction(facts: dict[str, str]) -> None:
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and facts.get("maxmemory", "0") != "0":
+        logger.warning(
+            "the server's maxmemory-policy is %s: when its memory is full it drops limits that still count, and"
+            " admits what they would refuse; use noeviction",
+            policy,
+        )

@@ -1,0 +1,81 @@
+"""Deciding without the store: from memory, with a share of every amount.
+
+What is taken here is resolved here (C58): the store never hears of it, so that nothing is given back to where it was
+not taken from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from earmark.backends.protocol import Desk
+from earmark.backends.store import MemoryStore
+from earmark.clock import Reading
+from earmark.core.hold import Hold, Verb
+from earmark.limits import Limit, Limits, Scope
+
+
+class _Part(Hold):
+    """A hold as it stands in the memory of this process: the same over shares of its limits."""
+
+    __slots__ = ("whole",)
+
+    whole: Hold
+
+
+class LocalShare:
+    """Limits of this process alone, each a share of the whole.
+
+    Args:
+        share: of every amount, above 0 and at most 1.
+        reading: how the clock is read.
+        lease_us: microseconds for which a slot is held where a hold names no lease of its own.
+    """
+
+    def __init__(self, share: float, reading: Reading, lease_us: int) -> None:
+        self._share = share
+        self._store = MemoryStore(reading, lease_us, Desk())
+        self._scaled = lru_cache(maxsize=1_024)(self._scale)
+
+    def reserve(self, hold: Hold) -> Hold | None:
+        """Decide over the shares, and write into the hold that they decided."""
+        part = _Part()
+        part.whole = hold
+        part.id, part.request_id = hold.id, hold.request_id
+        part.asks, part.lease_us = hold.asks, hold.lease_us
+        part.scopes = tuple(
+            Scope(scope.key, self._scaled(scope.limits), scope.enforce) for scope in hold.scopes
+        )
+        standing = self._store.reserve(part)
+        hold.place = "local"
+        hold.shares, hold.seen, hold.at = part.scopes, part.seen, part.at
+        return standing.whole if isinstance(standing, _Part) else None
+
+    def resolve(
+        self, hold: Hold, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+    ) -> bool:
+        """True up what was taken here."""
+        return self._store.resolve(hold, verb, exact, at_least)
+
+    def renew(self, hold: Hold) -> bool:
+        """Extend a lease that was given here."""
+        (held,) = self._store.renew([hold])
+        return held
+
+    def attend(self, hold: Hold) -> None:
+        """The holder lives in this process: it needs no lease."""
+        self._store.attend(hold)
+
+    def _scale(self, limits: Limits) -> Limits:
+        return Limits(also=[self._part(limit) for limit in limits])
+
+    def _part(self, limit: Limit) -> Limit:
+        burst = None if limit.burst is None else self._scaled_amount(limit.burst)
+        amount = self._scaled_amount(limit.amount)
+        return Limit(limit.metric, amount, limit.window, limit.algorithm, burst)
+
+    def _scaled_amount(self, amount: int) -> int:
+        """A share of something is at least 1, so that no key is locked out."""
+        numerator, denominator = self._share.as_integer_ratio()
+        return max(amount * numerator // denominator, 1) if amount else 0

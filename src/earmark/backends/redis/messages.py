@@ -1,0 +1,279 @@
+"""The messages as the scripts read them, and their answers.
+
+A message is a head, a body of JSON, and the keys that it touches. What a scope and its limits look like in a body is
+made once and kept: a gateway asks about the same ones again and again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from earmark.backends.redis.keys import Keys
+from earmark.core.admission import States
+from earmark.core.hold import Hold, Verb
+from earmark.ids import name_of, next_id, process
+from earmark.limits import (
+    CONCURRENCY,
+    MICROSECONDS,
+    Algorithm,
+    Limit,
+    Limits,
+    Scope,
+    check_algorithm,
+)
+
+_LETTERS: Final = {"fixed_window": "f", "sliding_window": "s", "token_bucket": "b"}
+_ALGORITHMS: Final[Mapping[str, Algorithm]] = {
+    letter: check_algorithm(name) for name, letter in _LETTERS.items()
+}
+_SLOT: Final = "c"
+
+# The usual metrics go by one letter; any other has "=" in front.
+_METRICS: Final = {
+    "requests": "r",
+    "tokens": "t",
+    "input_tokens": "i",
+    "output_tokens": "o",
+    "uncached_tokens": "u",
+    "uncached_input_tokens": "n",
+}
+_METRIC_OF: Final = {letter: metric for metric, letter in _METRICS.items()}
+
+# A bare key counts in these always, since it may not have been seen (R8). Amounts play no part in it.
+_BARE_KEY: Final = Limits(tpm=0, tph=0, tpd=0)
+
+
+class Message(NamedTuple):
+    """One message.
+
+    Attributes:
+        verb: what is to be done: the name of the part of a script that does it.
+        id: names the message, and for a reservation's the reservation; the answer begins with it.
+        keys: every key that it touches.
+        body: JSON.
+        named: the reservation answers to a name that its caller chose.
+        repeatable: whether it may be sent again: it has an effect once.
+    """
+
+    verb: str
+    id: str
+    keys: tuple[str, ...]
+    body: str
+    named: bool = False
+
+    def head(self, *, again: bool) -> str:
+        """The argument before the body."""
+        return f"{self.verb} {self.id} {len(self.keys)} {self.named:d} {again:d}"
+
+
+class Decided(NamedTuple):
+    """What the store answered to a reserve.
+
+    Attributes:
+        word: `held`, `refused`, `adopted`, `conflict`, or `gone` where it was cancelled before it came.
+        id: the reservation that stands.
+        at: the instant of the decision.
+        seen: the states of all limits, as text.
+        body: the message that made the reservation, where it was another one.
+    """
+
+    word: str
+    id: str
+    at: int
+    seen: Sequence[str]
+    body: str
+
+
+class Messages:
+    """Makes the messages of one backend.
+
+    Args:
+        keys: the names of its keys.
+        lease_us: microseconds for which a slot is held where a hold names no lease of its own.
+    """
+
+    def __init__(self, keys: Keys, lease_us: int) -> None:
+        self._keys = keys
+        self._lease_us = lease_us
+        # By the token of the limits: two that are equal may be told apart by their order.
+        self._scope = lru_cache(maxsize=8_192)(self._encode_scope)
+
+    def reserve(self, hold: Hold) -> Message:
+        """Decide and debit."""
+        keys, scopes = self._scopes(hold.scopes, self._own_keys(hold))
+        body = f"[{self.lease_of(hold)},{_amounts(hold.asks)}{scopes}]"
+        return Message("reserve", name_of(hold.id), keys, body, hold.request_id is not None)
+
+    def lease_of(self, hold: Hold) -> int:
+        """Microseconds for which a slot is held without a renewal."""
+        return hold.lease_us or self._lease_us
+
+    def resolve(
+        self, hold: Hold, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+    ) -> Message:
+        """True up and free."""
+        keys, _ = self._scopes(hold.scopes, self._own_keys(hold))
+        body = f'["{verb}",{_amounts(exact)},{_amounts(at_least)},"{process()}"]'
+        return Message("resolve", name_of(hold.id), keys, body, hold.request_id is not None)
+
+    def renew(self, hold: Hold) -> Message:
+        """Keep the reservation, and its slots."""
+        slots = [self._keys.slots(scope.key) for scope in hold.scopes if limits_slots(scope)]
+        keys = (*self._own_keys(hold), *slots)
+        return Message("renew", name_of(hold.id), keys, "", hold.request_id is not None)
+
+    def add(
+        self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
+    ) -> Message:
+        """Count what no hold covers."""
+        id_ = name_of(next_id())
+        bare = isinstance(target, str)
+        key = target if isinstance(target, str) else target.key
+        limits = _BARE_KEY if isinstance(target, str) else target.limits
+        once = self._keys.once(id_) if request_id is None else self._keys.added(key, request_id)
+        windows = [limit for limit in limits if limit.metric != CONCURRENCY]
+        body = f"[{not bare:d},{_amounts(amounts)}{_limits(windows)}]"
+        return Message("add", id_, (once, self._keys.counts(key)), body)
+
+    def peek(self, scopes: tuple[Scope, ...]) -> Message:
+        """Read."""
+        keys, texts = self._scopes(scopes, ())
+        return Message("peek", name_of(next_id()), keys, f"[0,{{}}{texts}]")
+
+    def reset(self, scopes: tuple[Scope, ...]) -> Message:
+        """Forgive."""
+        id_ = name_of(next_id())
+        keys, texts = self._scopes(scopes, (self._keys.once(id_),))
+        return Message("reset", id_, keys, f"[0,{{}}{texts}]")
+
+    def _own_keys(self, hold: Hold) -> tuple[str, ...]:
+        own = self._keys.record(name_of(hold.id))
+        return (own,) if hold.request_id is None else (self._keys.record(hold.request_id), own)
+
+    def _scopes(
+        self, scopes: tuple[Scope, ...], keys: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], str]:
+        """All keys, and all scopes as they stand in a body."""
+        texts = ""
+        for scope in scopes:
+            more, text = self._scope(scope.key, scope.limits, scope.enforce)
+            keys += more
+            texts += text
+        return keys, texts
+
+    def _encode_scope(
+        self,
+        key: str,
+        limits: Limits,
+        enforce: bool,  # noqa: FBT001 - the cache takes positions
+    ) -> tuple[tuple[str, ...], str]:
+        keys: tuple[str, ...] = (self._keys.counts(key),)
+        if CONCURRENCY in limits.by_metric:
+            keys += (self._keys.slots(key),)
+        return keys, f",[{_json(key)},{enforce:d}{_limits(limits)}]"
+
+
+def limits_slots(scope: Scope) -> bool:
+    """Whether a scope limits concurrency."""
+    return CONCURRENCY in scope.limits.by_metric
+
+
+def decided(answer: str, id_: str) -> Decided:
+    """Read the answer to a reserve."""
+    line, _, body = answer.partition("\n")
+    word, *rest = line.split(" ")
+    if word == "adopted":
+        id_, at, *seen = rest
+        return Decided(word, id_, int(at), seen, body)
+    if word in ("held", "refused"):
+        at, *seen = rest
+        return Decided(word, id_, int(at), seen, "")
+    return Decided(word, id_, 0, (), "")
+
+
+def states(scopes: tuple[Scope, ...], seen: Sequence[str]) -> States:
+    """The states of all limits, in order, as the core reads them."""
+    found: list[object] = []
+    position = 0
+    for scope in scopes:
+        for limit in scope.limits.all:
+            if limit.algorithm == "fixed_window":  # slots as well: one number
+                found.append(int(seen[position]))
+                position += 1
+            elif limit.algorithm == "sliding_window":
+                found.append((int(seen[position]), int(seen[position + 1])))
+                position += 2
+            else:
+                used, written, amount = seen[position : position + 3]
+                found.append((float(used), int(written), int(amount)))
+                position += 3
+    return found
+
+
+def hold_of(decision: Decided, request_id: str) -> Hold:
+    """The reservation that another process made."""
+    lease_us, asks, *scopes = json.loads(decision.body)
+    hold = Hold()
+    hold.id = decision.id
+    hold.request_id = request_id
+    hold.scopes = tuple(_scope(*scope) for scope in scopes)
+    hold.asks = {_metric(name): ask for name, ask in asks.items()}
+    hold.lease_us = lease_us
+    hold.at = decision.at
+    hold.seen = states(hold.scopes, decision.seen)
+    return hold
+
+
+def _scope(key: str, enforced: int, *parts: Any) -> Scope:  # noqa: ANN401 - names and amounts by turns
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return Scope(key, Limits(also=[_limit(*pair) for pair in pairs]), enforce=bool(enforced))
+
+
+def _limit(name: str, amount: int | list[int]) -> Limit:
+    amount, burst = amount if isinstance(amount, list) else (amount, None)
+    if name == _SLOT:
+        return Limit(CONCURRENCY, amount)
+    length, _, metric = name[1:].partition(":")
+    window = int(length[:-1]) / MICROSECONDS if length.endswith("u") else int(length)
+    return Limit(_metric(metric), amount, window, _ALGORITHMS[name[0]], burst)
+
+
+def _limits(limits: Limits | list[Limit]) -> str:
+    """Limits as they stand in a body: of each the name, and the amount, with the capacity where that is another."""
+    return "".join(f",{_json(_name(limit))},{_amount(limit)}" for limit in limits)
+
+
+def _amount(limit: Limit) -> str:
+    if limit.capacity == limit.amount:
+        return str(limit.amount)
+    return f"[{limit.amount},{limit.capacity}]"
+
+
+def _name(limit: Limit) -> str:
+    """What the state of a limit is called within its scope."""
+    if limit.metric == CONCURRENCY:
+        return _SLOT
+    whole, rest = divmod(limit.window_us, MICROSECONDS)
+    length = f"{limit.window_us}u" if rest else str(whole)
+    return f"{_LETTERS[limit.algorithm]}{length}:{_letter(limit.metric)}"
+
+
+def _letter(metric: str) -> str:
+    return _METRICS.get(metric) or f"={metric}"
+
+
+def _metric(letter: str) -> str:
+    return _METRIC_OF.get(letter) or letter[1:]
+
+
+def _amounts(amounts: Mapping[str, int]) -> str:
+    """Amounts by metric, as they stand in a body."""
+    if not amounts:
+        return "{}"
+    return _json({_letter(metric): amount for metric, amount in amounts.items()})
+
+
+_json: Final = json.JSONEncoder(separators=(",", ":")).encode

@@ -1,0 +1,88 @@
+"""What the store is owed: messages that nobody waits for any more, kept until it can be reached again.
+
+Each is delivered with its id, so that it counts once, also where the store had it already (R9). What does not fit, and
+what the store would no longer know, is counted as lost: nothing goes silently.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import Final, NamedTuple
+
+from earmark.backends.redis.messages import Message
+
+logger = logging.getLogger("earmark.redis")
+
+# As long as the store keeps a reservation, and what remembers that tokens were counted; a little less, since
+# the store's clock began a little earlier.
+_MAX_AGE: Final = 3_600 - 60
+
+
+class Owed(NamedTuple):
+    """A message, and since when it is owed, by this process's monotonic clock."""
+
+    since: float
+    message: Message
+
+
+class Outbox:
+    """Messages that are owed, shared by all loops.
+
+    Args:
+        size: so many at most.
+
+    Attributes:
+        lost: how many could not be kept, or were too old.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._owed: deque[Owed] = deque()
+        self._under_way = 0
+        self._lock = threading.Lock()
+        self.lost = 0
+
+    def __len__(self) -> int:
+        return len(self._owed) + self._under_way
+
+    def __bool__(self) -> bool:
+        return bool(self._owed)
+
+    def add(self, message: Message) -> None:
+        """Keep a message; one too many is lost."""
+        with self._lock:
+            if len(self) < self._size:
+                self._owed.append(Owed(time.monotonic(), message))
+                return
+            self.lost += 1
+            first = self.lost == 1
+        if first:
+            logger.error(
+                "the store is owed %d messages, and no more are kept: what is lost stays debited to the end of its"
+                " window, and held for one lease",
+                self._size,
+            )
+
+    def take(self, count: int) -> list[Owed]:
+        """Take out so many, the oldest first; `settle` says what became of them."""
+        oldest = time.monotonic() - _MAX_AGE
+        taken: list[Owed] = []
+        with self._lock:
+            while self._owed and len(taken) < count:
+                owed = self._owed.popleft()
+                if owed.since > oldest:
+                    taken.append(owed)
+                else:
+                    self.lost += 1
+            self._under_way += len(taken)
+        return taken
+
+    def settle(self, taken: list[Owed], still: list[Owed], failed: int) -> None:
+        """Of what was taken, keep what is owed still; so many others have failed for good."""
+        with self._lock:
+            self._under_way -= len(taken)
+            self.lost += failed
+            self._owed.extendleft(reversed(still))

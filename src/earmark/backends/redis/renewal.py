@@ -1,0 +1,124 @@
+"""Renewing the reservations of one event loop whose holders are at work, all of them in one message (R10).
+
+A holder that dies takes its loop with it, and the loop this task: its slots are free after one lease. One that was
+frozen and wakes late finds that they are, and revives none (C5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from earmark.backends.redis.failures import Outage, StoreError
+from earmark.backends.redis.line import Line
+from earmark.backends.redis.messages import Messages, limits_slots
+from earmark.core.hold import Hold
+from earmark.ids import Id
+from earmark.limits import MICROSECONDS
+
+logger = logging.getLogger("earmark.redis")
+
+# A lease is renewed when this part of it has passed; so is the time for which a reservation without slots is kept.
+_PART: Final = 1 / 3
+
+# What is due within this part of its period is renewed with what is due now.
+_TOGETHER: Final = 1 / 2
+
+
+class _Kept(NamedTuple):
+    hold: Hold
+    period: float
+    due: float
+
+
+class Renewal:
+    """See above.
+
+    Args:
+        line: the connection of the loop.
+        messages: makes the messages.
+        keep_us: microseconds for which a reservation is kept unrenewed.
+        now: seconds, by the clock that `sleep` waits by.
+        sleep: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        messages: Messages,
+        keep_us: int,
+        now: Callable[[], float],
+        sleep: Callable[[float], Awaitable[object]],
+    ) -> None:
+        self._line = line
+        self._messages = messages
+        self._keep_us = keep_us
+        self._now = now
+        self._sleep = sleep
+        self._loop = asyncio.get_running_loop()
+        self._kept: dict[Id, _Kept] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._wakes = 0.0
+
+    def attend(self, hold: Hold) -> None:
+        """Renew a reservation from now on."""
+        slots = any(limits_slots(scope) for scope in hold.scopes)
+        lasts = self._messages.lease_of(hold) if slots else self._keep_us
+        period = lasts * _PART / MICROSECONDS
+        due = self._now() + period
+        self._kept[hold.id] = _Kept(hold, period, due)
+        if self._task is not None and due >= self._wakes:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._wakes = due
+        self._task = self._loop.create_task(self._run(), name="earmark.redis.renewal")
+
+    def drop(self, hold: Hold) -> None:
+        """Renew it no longer. From any thread."""
+        self._kept.pop(hold.id, None)
+
+    def close(self) -> None:
+        """Renew nothing any more."""
+        self._kept.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        task = asyncio.current_task()
+        while self._kept:
+            now = self._now()
+            self._wakes = min(kept.due for kept in tuple(self._kept.values()))
+            if self._wakes > now:
+                await self._sleep(self._wakes - now)
+            else:
+                await self._renew(now)
+        if self._task is task:
+            self._task = None
+
+    async def _renew(self, now: float) -> None:
+        """Renew what is due, and what would be soon."""
+        due = [
+            kept for kept in tuple(self._kept.values()) if kept.due - now <= kept.period * _TOGETHER
+        ]
+        answers = await asyncio.gather(
+            *(self._line.ask(self._messages.renew(kept.hold)) for kept in due),
+            return_exceptions=True,
+        )
+        for kept, answer in zip(due, answers, strict=True):
+            id_ = kept.hold.id
+            if id_ in self._kept:  # it may have been resolved meanwhile
+                self._kept[id_] = kept._replace(due=self._now() + kept.period)
+            if isinstance(answer, StoreError):
+                logger.error("%s could not be renewed", kept.hold.name, exc_info=answer)
+            elif isinstance(answer, BaseException) and not isinstance(answer, Outage):
+                raise answer
+            elif answer == "gone":
+                self._kept.pop(id_, None)
+            elif answer == "lapsed":
+                logger.warning(
+                    "%s was renewed too late: its slots are free, and others may have them",
+                    kept.hold.name,
+                )

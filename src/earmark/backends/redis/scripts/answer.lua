@@ -1,0 +1,40 @@
+-- Answer every message of the call, in order, each by itself: one that fails changes nothing and disturbs no other.
+-- A message is two arguments: 'verb id number-of-keys named again', and its body. Its answer is one string: the id,
+-- and a word with the numbers that were seen.
+
+-- The reason of a failure; what is no text is one of the server's error replies, or a test double's exception.
+local function reason(failure)
+  return type(failure) == 'table' and failure.err or tostring(failure)
+end
+
+local function read_clock()
+  if ARGV[1] ~= '' then
+    return tonumber(ARGV[1])
+  end
+  local time = call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+local clock, answers = read_clock(), {}
+local used_keys, last_key = 0, 0
+
+local function next_key()
+  if used_keys < last_key then
+    used_keys = used_keys + 1
+    return KEYS[used_keys]
+  end
+end
+
+for position = FIRST_MESSAGE, #ARGV, 2 do
+  local verb, id, keys, named, again = string.match(ARGV[position], '^(%a+) (%S+) (%d+) (%d) (%d)$')
+  last_key = used_keys + tonumber(keys)
+  local message = {
+    id = id, body = ARGV[position + 1], now = clock,
+    named = named == '1', again = again == '1', next_key = next_key,
+  }
+  local worked, answer = pcall(use(verb), message)
+  answers[#answers + 1] = id .. ' ' .. (worked and answer or 'failed ' .. reason(answer))
+  used_keys = last_key
+end
+
+return answers

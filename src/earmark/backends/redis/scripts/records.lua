@@ -1,0 +1,42 @@
+-- Open reservations: one string each, a line of JSON and, below it, the message that made it.
+-- The line is [id or 0, at, renewed, adopted + 2 * sent again, "what it saw", position of a limit, generation, ...]; the
+-- id is 0 where the key has it. The message is [lease, asks, scope, ...], a scope [key, enforced, limit's name,
+-- amount or {amount, capacity}, ...]. Twin: earmark.backends.book, and earmark.core.hold for what a hold is.
+
+local function load(key, now)
+  local text = call('GET', key)
+  if not text then
+    return nil
+  end
+  local newline = string.find(text, '\n', 1, true)
+  local line = cjson.decode(newline and string.sub(text, 1, newline - 1) or text)
+  if not newline then  -- a grave: [end, who resolved it]
+    return line[1] > now and {buried = line[2]} or nil
+  end
+  if max(line[2], line[3]) + KEEP <= now then
+    return nil
+  end
+  local generations = {}
+  for position = 6, #line, 2 do
+    generations[line[position]] = line[position + 1]
+  end
+  return {
+    key = key, own = line[1] == 0, id = line[1] == 0 and string.match(key, '^[^:]*:r:(.*)$') or line[1], at = line[2], renewed = line[3],
+    adopted = line[4] % 2 == 1, again = line[4] >= 2, seen = line[5], generations = generations,
+    body = string.sub(text, newline + 1),
+  }
+end
+
+local function save(record, now)
+  local marks = ''
+  for position, number in pairs(record.generations) do
+    marks = marks .. format(',%d,%.0f', position, number)
+  end
+  local text = format(
+    '[%s,%.0f,%.0f,%d,"%s"%s]\n%s', record.own and '0' or '"' .. record.id .. '"', record.at, record.renewed,
+    (record.adopted and 1 or 0) + (record.again and 2 or 0), record.seen, marks, record.body
+  )
+  call('SET', record.key, text, 'PX', ttl(max(record.at, record.renewed) + KEEP - now))
+end
+
+return {load = load, save = save}

@@ -1,0 +1,12 @@
+-- What a reset leaves under a limit's name with a '!' before it: {name, generation, end}. Holds from before it have
+-- nothing to give back, which they find by the generation that they saw. Twin: the forgiven of MemoryStore.
+
+return {
+  ends = function(kind, mark)
+    return mark[3]
+  end,
+
+  write = function(kind, mark)
+    return format('[%s,%.0f,%.0f]', kind.json, mark[2], mark[3])
+  end,
+}

@@ -1,0 +1,89 @@
+-- True up the holds of one reservation and free its slots; the first one wins.
+-- Keys: as for its reserve. The body is [verb, what was used, what was used at least, who resolves].
+-- Twin: MemoryStore.resolve, and earmark.core.settlement.used for what was used.
+
+local records, unasked = use('records'), use('metrics').unasked
+
+local UNSENT = {cancel = true, withdraw = true}
+
+-- What was used of a metric; nil: what was held.
+local function used_of(metric, verdict, asks)
+  local exact, at_least = verdict[2][metric], verdict[3][metric]
+  if UNSENT[verdict[1]] then
+    return 0
+  end
+  return exact or at_least and max(asks[metric] or 0, at_least)
+end
+
+-- True up one limit; returns whether anything has changed.
+local function true_up(scope, name, amount, over, record, position, now)
+  local scopes = use('scopes')
+  local kind, state = scopes.kind_of(name), scope.states[name]
+  if over > 0 then
+    scope.states[name] = kind.rules.debit(kind, amount, state, over, now)
+    return true
+  end
+  if (record.generations[position] or 0) ~= scopes.generation(scope, name, now) or not scopes.live(scope, name, now) then
+    return false
+  end
+  scope.states[name] = kind.rules.give_back(kind, amount, state, -over, record.at, now)
+  return true
+end
+
+local function true_up_all(scopes, record, asks, verdict, now)
+  local position = 0
+  for _, scope in ipairs(scopes) do
+    local parts, changed = scope.parts, false
+    for part = 3, #parts, 2 do
+      local name, amount = parts[part], parts[part + 1]
+      position = position + 1
+      if name == 'c' then
+        scope.lasts = use('slots').free(scope.slots, record.id, now)
+        changed = true
+      else
+        local metric = use('scopes').kind_of(name).metric
+        local held = asks[metric] or unasked[metric] or 0
+        local over = (used_of(metric, verdict, asks) or held) - held
+        if over ~= 0 then
+          amount = type(amount) == 'table' and amount[1] or amount
+          changed = true_up(scope, name, amount, over, record, position, now) or changed
+        end
+      end
+    end
+    if changed then
+      use('scopes').save(scope, now)
+    end
+  end
+end
+
+-- What is to be answered where nothing is open: an id that was buried says by whom it was resolved.
+local function answer_closed(message, verdict, own, grave)
+  local winner = grave and grave.buried
+  if verdict[1] == 'withdraw' and not winner then
+    use('identity').bury(own, verdict[4], message.now)
+  end
+  return winner == verdict[4] and 'done' or 'gone'
+end
+
+return function(message)
+  local verdict, now = cjson.decode(message.body), message.now
+  local key = message.next_key()
+  local own = message.named and message.next_key() or key
+  local record = records.load(key, now)
+  if not record or record.id ~= message.id then
+    local grave = message.named and records.load(own, now) or record
+    return answer_closed(message, verdict, own, grave)
+  end
+  if verdict[1] == 'withdraw' and record.adopted then
+    return 'gone'
+  end
+  local body = cjson.decode(record.body)
+  local scopes
+  scopes, now = use('admission').load_scopes(message, body, now)
+  true_up_all(scopes, record, body[2], verdict, now)
+  call('DEL', key)
+  if message.named or record.again or verdict[1] == 'withdraw' then
+    use('identity').bury(own, verdict[4], now)
+  end
+  return 'done'
+end

@@ -1,0 +1,77 @@
+"""Whether the store can be reached: one warning per outage, and what `health()` says."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from earmark.backends.health import Health
+from earmark.backends.redis.owed import Outbox
+
+logger = logging.getLogger("earmark.redis")
+
+_WORST_CASES: Final = {
+    "local": "each process admits up to {share:g} of every amount by itself: replicas × {share:g} in all",
+    "open": "every request is admitted",
+    "closed": "no request is admitted",
+}
+
+
+class Standing:
+    """What the lines of all event loops have found.
+
+    Args:
+        on_outage: who decides while the store cannot be reached.
+        local_share: what this process then gives out of every amount.
+        outbox: what the store is owed.
+    """
+
+    def __init__(self, on_outage: str, local_share: float, outbox: Outbox) -> None:
+        self._worst_case = _WORST_CASES[on_outage].format(share=local_share)
+        self._on_outage = on_outage
+        self._outbox = outbox
+        self._down = 0
+        self._admitted = 0
+        self._reason: str | None = None
+        self._lock = threading.Lock()
+
+    def lost(self, reason: str) -> None:
+        """One more line is down."""
+        with self._lock:
+            self._down += 1
+            first = self._down == 1
+            self._reason = reason
+        if first:
+            logger.warning(
+                "the store cannot be reached (%s): on_outage=%r decides until it can be",
+                reason,
+                self._on_outage,
+            )
+
+    def back(self) -> None:
+        """One line is up again, or gone."""
+        with self._lock:
+            self._down -= 1
+            last = self._down == 0
+            if last:
+                self._reason = None
+        if last:
+            logger.info("the store can be reached again")
+
+    def admitted(self) -> None:
+        """One more request was admitted without the store."""
+        with self._lock:
+            self._admitted += 1
+
+    def health(self) -> Health:
+        """Everything, at one moment."""
+        with self._lock:
+            return Health(
+                available=not self._down,
+                reason=self._reason,
+                owed=len(self._outbox),
+                lost=self._outbox.lost,
+                admitted_without_store=self._admitted,
+                worst_case=self._worst_case,
+            )
