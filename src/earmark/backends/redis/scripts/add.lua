@@ -43,6 +43,6 @@ return function(message)
     return 'nothing'
   end
   scopes.save(scope, now)
-  call('SET', once, format('[%.0f,"%s"]', now + KEEP, message.id), 'PX', ttl(KEEP))
+  call('SET', once, format('[%d,"%s"]', now + KEEP, message.id), 'PX', ttl(KEEP))
   return 'counted'
 end

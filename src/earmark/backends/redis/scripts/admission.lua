@@ -23,41 +23,39 @@ local function load_scopes(message, body, now)
   return scopes, now
 end
 
--- Judge every limit; calls `debit` with what is to be debited of which. Returns what was seen, the generations of
--- limits that were reset, and whether one refused.
-local function judge(scopes, asks, now, debit)
-  local seen, generations, refused = {}, {}, false
+-- Judge every limit. Returns what was seen, what is asked of each limit (false: nothing, the limit is not judged), the
+-- generations of limits that were reset, and whether one refused.
+local function judge(scopes, asks, now)
+  local seen, asked, generations, refused = {}, {}, {}, false
+  local number = 0
   for _, scope in ipairs(scopes) do
     local parts = scope.parts
     for part = 3, #parts, 2 do
-      local name, amount = parts[part], parts[part + 1]
-      local capacity, ask, in_use = amount, 1, 0
+      local name, amount, ask, in_use = parts[part], parts[part + 1], 1, 0
+      local capacity = amount
       if type(amount) == 'table' then
         amount, capacity = amount[1], amount[2]
       end
+      number = number + 1
       if name == 'c' then
         in_use = use('slots').live(scope.slots, now)
-        seen[#seen + 1] = format('%.0f', in_use)
-        debit(scope)
+        seen[number] = format('%d', in_use)
       else
-        local kind, state = kind_of(name), scope.states[name]
-        seen[#seen + 1] = kind.rules.tell(kind, state, now)
-        ask = asks[kind.metric] or unasked[kind.metric]
-        if ask then
-          in_use = kind.rules.used(kind, amount, state, now)
-          debit(scope, kind, amount, ask)
-        end
+        local kind = kind_of(name)
+        in_use, seen[number] = kind.rules.see(kind, amount, scope.states[name], now)
+        ask = asks[kind.metric] or unasked[kind.metric] or false
         if scope.marked then
-          local number = generation(scope, name, now)
-          generations[#seen] = number > 0 and number or nil
+          local resets = generation(scope, name, now)
+          generations[number] = resets > 0 and resets or nil
         end
       end
+      asked[number] = ask
       if ask and parts[2] == 1 and in_use + max(ask, 1) > capacity then
         refused = true
       end
     end
   end
-  return table.concat(seen, ' '), generations, refused
+  return table.concat(seen, ' '), asked, generations, refused
 end
 
 return {load_scopes = load_scopes, judge = judge}

@@ -25,13 +25,13 @@ local function next_key()
   end
 end
 
+local message = {now = clock, next_key = next_key}
+
 for position = FIRST_MESSAGE, #ARGV, 2 do
   local verb, id, keys, named, again = string.match(ARGV[position], '^(%a+) (%S+) (%d+) (%d) (%d)$')
   last_key = used_keys + tonumber(keys)
-  local message = {
-    id = id, body = ARGV[position + 1], now = clock,
-    named = named == '1', again = again == '1', next_key = next_key,
-  }
+  message.id, message.body = id, ARGV[position + 1]
+  message.named, message.again = named == '1', again == '1'
   local worked, answer = pcall(use(verb), message)
   answers[#answers + 1] = id .. ' ' .. (worked and answer or 'failed ' .. reason(answer))
   used_keys = last_key

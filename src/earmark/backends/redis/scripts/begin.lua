@@ -26,5 +26,5 @@ end
 
 -- A key's TTL in milliseconds: it never ends before what it holds, but for what would outlive the server's numbers.
 local function ttl(microseconds)
-  return format('%.0f', min(ceil(microseconds / 1000) + GRACE_MS, MAX_AMOUNT / 2))
+  return format('%d', min(ceil(microseconds / 1000) + GRACE_MS, MAX_AMOUNT / 2))
 end

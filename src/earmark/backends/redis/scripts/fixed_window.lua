@@ -1,18 +1,17 @@
 -- Twin: earmark.core.fixed_window. A state is {name, start of its window, count}.
 
-local function look(kind, amount, state, now)
+local function look(kind, state, now)
   return state and state[2] == now - now % kind.window and state[3] or 0
 end
 
 return {
-  used = look,
-
-  tell = function(kind, state, now)
-    return format('%.0f', look(kind, 0, state, now))
+  see = function(kind, amount, state, now)
+    local count = look(kind, state, now)
+    return count, format('%d', count)
   end,
 
   debit = function(kind, amount, state, units, now)
-    return {kind.name, now - now % kind.window, min(look(kind, amount, state, now) + units, MAX_AMOUNT)}
+    return {kind.name, now - now % kind.window, min(look(kind, state, now) + units, MAX_AMOUNT)}
   end,
 
   give_back = function(kind, amount, state, units, taken, now)
@@ -28,6 +27,6 @@ return {
   end,
 
   write = function(kind, state)
-    return format('[%s,%.0f,%.0f]', kind.json, state[2], state[3])
+    return format('[%s,%d,%d]', kind.json, state[2], state[3])
   end,
 }

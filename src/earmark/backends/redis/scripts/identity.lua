@@ -30,6 +30,6 @@ return {
   -- Remember for a while that an id is over: a late copy of its reserve finds that, and a late copy of the message
   -- that resolved it that it was this one.
   bury = function(key, winner, now)
-    call('SET', key, format('[%.0f,"%s"]', now + HORIZON, winner), 'PX', ttl(HORIZON))
+    call('SET', key, format('[%d,"%s"]', now + HORIZON, winner), 'PX', ttl(HORIZON))
   end,
 }

@@ -6,6 +6,6 @@ local admission = use('admission')
 return function(message)
   local body = cjson.decode(message.body)
   local scopes, now = admission.load_scopes(message, body, message.now)
-  local seen = admission.judge(scopes, body[2], now, function() end)
-  return format('seen %.0f %s', now, seen)
+  local seen = admission.judge(scopes, body[2], now)
+  return format('seen %d %s', now, seen)
 end

@@ -27,16 +27,22 @@ local function load(key, now)
   }
 end
 
-local function save(record, now)
+-- `id` is left out where the key has it.
+local function write(key, id, at, renewed, adopted, again, seen, generations, body, now)
   local marks = ''
-  for position, number in pairs(record.generations) do
-    marks = marks .. format(',%d,%.0f', position, number)
+  for number, generation in pairs(generations) do
+    marks = marks .. format(',%d,%d', number, generation)
   end
-  local text = format(
-    '[%s,%.0f,%.0f,%d,"%s"%s]\n%s', record.own and '0' or '"' .. record.id .. '"', record.at, record.renewed,
-    (record.adopted and 1 or 0) + (record.again and 2 or 0), record.seen, marks, record.body
-  )
-  call('SET', record.key, text, 'PX', ttl(max(record.at, record.renewed) + KEEP - now))
+  local flags = (adopted and 1 or 0) + (again and 2 or 0)
+  local line = format('[%s,%d,%d,%d,"%s"%s]', id and '"' .. id .. '"' or '0', at, renewed, flags, seen, marks)
+  call('SET', key, line .. '\n' .. body, 'PX', ttl(max(at, renewed) + KEEP - now))
 end
 
-return {load = load, save = save}
+local function save(record, now)
+  write(
+    record.key, not record.own and record.id, record.at, record.renewed, record.adopted, record.again,
+    record.seen, record.generations, record.body, now
+  )
+end
+
+return {load = load, write = write, save = save}

@@ -3,6 +3,7 @@
 -- it limits concurrency, its slots. Twin: MemoryStore.reserve.
 
 local admission, records = use('admission'), use('records')
+local kind_of, save = use('scopes').kind_of, use('scopes').save
 
 -- The answer to what is open already: to the same message once more, or to another caller of the same name.
 local function answer_again(message, record, body)
@@ -14,9 +15,9 @@ local function answer_again(message, record, body)
   record.adopted = record.adopted or not same
   records.save(record, message.now)
   if same then
-    return format('held %.0f %s', record.at, record.seen)
+    return format('held %d %s', record.at, record.seen)
   end
-  return format('adopted %s %.0f %s\n%s', record.id, record.at, record.seen, record.body)
+  return format('adopted %s %d %s\n%s', record.id, record.at, record.seen, record.body)
 end
 
 -- Whether the reservation was cancelled before this message came.
@@ -25,6 +26,28 @@ local function is_buried(message, record)
     record = records.load(message.next_key(), message.now)
   end
   return record and record.buried
+end
+
+-- Debit what is asked of the limits of one scope, of which the first has this number; returns the last number.
+local function debit(scope, asked, number, id, lease, now)
+  local parts, states, changed = scope.parts, scope.states, false
+  for part = 3, #parts, 2 do
+    number = number + 1
+    local name, amount, ask = parts[part], parts[part + 1], asked[number]
+    if name == 'c' then
+      scope.lasts = use('slots').take(scope.slots, id, lease, now)
+      changed = true
+    elseif ask then
+      local kind = kind_of(name)
+      amount = type(amount) == 'table' and amount[1] or amount
+      states[name] = kind.rules.debit(kind, amount, states[name], ask, now)
+      changed = true
+    end
+  end
+  if changed then
+    save(scope, now)
+  end
+  return number
 end
 
 return function(message)
@@ -39,30 +62,14 @@ return function(message)
   end
   local scopes
   scopes, now = admission.load_scopes(message, body, now)
-  local debits = {}
-  local seen, generations, refused = admission.judge(scopes, body[2], now, function(...)
-    debits[#debits + 1] = {...}
-  end)
+  local seen, asked, generations, refused = admission.judge(scopes, body[2], now)
   if refused then
-    return format('refused %.0f %s', now, seen)
+    return format('refused %d %s', now, seen)
   end
-  for _, debit in ipairs(debits) do
-    local scope, kind, amount, ask = debit[1], debit[2], debit[3], debit[4]
-    if kind then
-      scope.states[kind.name] = kind.rules.debit(kind, amount, scope.states[kind.name], ask, now)
-    else
-      scope.lasts = use('slots').take(scope.slots, id, body[1], now)
-    end
-    scope.changed = true
-  end
+  local number = 0
   for _, scope in ipairs(scopes) do
-    if scope.changed then
-      use('scopes').save(scope, now)
-    end
+    number = debit(scope, asked, number, id, body[1], now)
   end
-  records.save({
-    key = key, own = not message.named, id = id, at = now, renewed = 0, again = message.again,
-    seen = seen, generations = generations, body = message.body,
-  }, now)
-  return format('held %.0f %s', now, seen)
+  records.write(key, message.named and id, now, 0, false, message.again, seen, generations, message.body, now)
+  return format('held %d %s', now, seen)
 end

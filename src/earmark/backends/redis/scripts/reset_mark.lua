@@ -7,6 +7,6 @@ return {
   end,
 
   write = function(kind, mark)
-    return format('[%s,%.0f,%.0f]', kind.json, mark[2], mark[3])
+    return format('[%s,%d,%d]', kind.json, mark[2], mark[3])
   end,
 }

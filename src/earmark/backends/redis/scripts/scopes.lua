@@ -37,7 +37,7 @@ local function load(key)
 end
 
 local function save(scope, now)
-  local parts, last = {format('[%.0f', now)}, scope.lasts
+  local parts, last = {format('[%d', now)}, scope.lasts
   for name, state in pairs(scope.states) do
     local kind = kind_of(name)
     local over = kind.rules.ends(kind, state)

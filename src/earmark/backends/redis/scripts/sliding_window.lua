@@ -9,16 +9,12 @@ local function look(kind, state, now)
 end
 
 return {
-  used = function(kind, amount, state, now)
+  see = function(kind, amount, state, now)
     local window = kind.window
     local current, previous = look(kind, state, now)
     local exact = current + previous * ((window - now % window) / window)
     local scale = max(amount * 1.0, current * 1.0 + previous)
-    return min(max(ceil(exact - scale * TOLERANCE), 0), MAX_AMOUNT)
-  end,
-
-  tell = function(kind, state, now)
-    return format('%.0f %.0f', look(kind, state, now))
+    return min(max(ceil(exact - scale * TOLERANCE), 0), MAX_AMOUNT), format('%d %d', current, previous)
   end,
 
   debit = function(kind, amount, state, units, now)
@@ -46,6 +42,6 @@ return {
   end,
 
   write = function(kind, state)
-    return format('[%s,%.0f,%.0f,%.0f]', kind.json, state[2], state[3], state[4])
+    return format('[%s,%d,%d,%d]', kind.json, state[2], state[3], state[4])
   end,
 }

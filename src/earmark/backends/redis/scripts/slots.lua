@@ -3,7 +3,7 @@
 
 -- Drop the slots whose lease is over, and let the key live until the last lease ends; returns that moment.
 local function settle(key, now)
-  call('ZREMRANGEBYSCORE', key, '-inf', format('%.0f', now))
+  call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
   local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]
   if not last then
     return 0
@@ -13,7 +13,7 @@ local function settle(key, now)
 end
 
 local function take(key, id, lease, now)
-  call('ZADD', key, format('%.0f', now + lease), id)
+  call('ZADD', key, format('%d', now + lease), id)
   return settle(key, now)
 end
 
@@ -21,7 +21,7 @@ return {
   take = take,
 
   live = function(key, now)
-    return call('ZCOUNT', key, format('(%.0f', now), '+inf')
+    return call('ZCOUNT', key, format('(%d', now), '+inf')
   end,
 
   free = function(key, id, now)

@@ -17,13 +17,13 @@ local function drained(kind, amount, state, now)
 end
 
 return {
-  used = function(kind, amount, state, now)
-    local scale = max(amount * 1.0, state and state[2] or 0.0)
-    return min(max(ceil(drained(kind, amount, state, now) - scale * TOLERANCE), 0), MAX_AMOUNT)
-  end,
-
-  tell = function(kind, state)
-    return state and format('%.17g %.0f %.0f', state[2], state[3], state[4]) or '0 0 0'
+  see = function(kind, amount, state, now)
+    if not state then
+      return 0, '0 0 0'
+    end
+    local scale = max(amount * 1.0, state[2])
+    local used = min(max(ceil(drained(kind, amount, state, now) - scale * TOLERANCE), 0), MAX_AMOUNT)
+    return used, format('%.17g %d %d', state[2], state[3], state[4])
   end,
 
   debit = function(kind, amount, state, units, now)
@@ -37,6 +37,6 @@ return {
   ends = ends,
 
   write = function(kind, state)
-    return format('[%s,%.17g,%.0f,%.0f]', kind.json, state[2], state[3], state[4])
+    return format('[%s,%.17g,%d,%d]', kind.json, state[2], state[3], state[4])
   end,
 }
