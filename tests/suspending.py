@@ -82,6 +82,7 @@ class Suspending:
 
     instant = None
     assured = False
+    clock = None
 
     def __init__(self, inner: MemoryBackend) -> None:
         self.inner = inner

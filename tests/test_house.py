@@ -31,7 +31,7 @@ ROWS: Final = (
     {"events", "core"},
     {"backends"},
     {"ending", "office", "streams"},
-    {"reservation"},
+    {"reservation", "waiting"},
     {"limiter"},
     {"testing"},
 )

@@ -23,7 +23,7 @@ _nonce = ""
 
 def _renew_nonce() -> None:
     global _nonce  # noqa: PLW0603 - the one state of this module
-    _nonce = secrets.token_hex(8)
+    _nonce = secrets.token_urlsafe(8)
 
 
 _renew_nonce()

@@ -17,7 +17,7 @@ from earmark.core.refusal import refusal as refusal_of
 from earmark.errors import EarmarkError, RateLimited
 from earmark.events import Event, Observer, tell
 from earmark.ids import next_id
-from earmark.limits import CONCURRENCY, Scope, check_key, lease_microseconds
+from earmark.limits import CONCURRENCY, Scope, check_key, lease_microseconds, to_microseconds
 from earmark.office import Office
 from earmark.reservation import Dropped, Reservation
 from earmark.shielding import finish
@@ -58,6 +58,7 @@ class Limiter:
         tokens: int | Usage = 0,
         amounts: Mapping[str, int] | None = None,
         request_id: str | None = None,
+        wait: float | None = None,
         lease: float | None = None,
     ) -> Reservation:
         """Admit a request and debit what it asks from every limit of every scope, or refuse it whole.
@@ -67,14 +68,17 @@ class Limiter:
             tokens: the estimate: an int asks `tokens`, a `Usage` asks each token metric.
             amounts: what is asked of other metrics, by name; `requests` is 1 unless it is named here.
             request_id: the caller's id. While its reservation is open the same id returns the same one.
+            wait: seconds to queue for room, behind whoever waits for the same keys; by default a request that
+                does not fit now is refused now.
             lease: seconds for which slots are held without a renewal, at most an hour; by default the
                 backend's own.
 
         Raises:
-            RateLimited: at least one limit refused; nothing was counted.
+            RateLimited: at least one limit refused, to the end of the wait, or it never can admit this ask; nothing
+                was counted.
             RequestIdConflict: the id is open with other scopes or asks.
             BackendUnavailable: no decision could be had.
-            ValueError: a bad amount, key or lease, or two scopes with one key.
+            ValueError: a bad amount, key, wait or lease, or two scopes with one key.
         """
         if amounts is None and type(tokens) is int and 0 <= tokens <= MAX_AMOUNT:
             asks: Mapping[str, int] = {"tokens": tokens}
@@ -86,18 +90,19 @@ class Limiter:
         hold.request_id = request_id
         hold.scopes = scopes
         hold.asks = asks
-        hold.lease_us = None if lease is None else lease_microseconds(lease)
+        hold.lease_us = None
+        if lease is not None or wait is not None:
+            hold.lease_us = _checked(lease, wait)
         office = self._office
         desk = office.desk
         if desk.dropped or desk.forgotten:
             await office.tidy()
-        if request_id is not None:
-            check_key("request_id", request_id)
-            handle = office.repeated(hold, limited=limited)
-            if isinstance(handle, Reservation):
-                return handle
+        if request_id is not None and (open_one := self._repeated(hold, limited=limited)):
+            return open_one
         if not (limited and office.participants):
             return self._admit_unlimited(hold)
+        if wait:
+            return await self._in_turn(hold, wait)
         instant = self._instant
         standing = instant.reserve(hold) if instant else await self._reserve(hold)
         if desk.forgotten:
@@ -107,6 +112,26 @@ class Limiter:
         if request_id is None and not office.observers:
             return Reservation(office, hold)
         return self._admit(hold, standing)
+
+    def _repeated(self, hold: Hold, *, limited: bool) -> Reservation | None:
+        """The handle that is open under the request id, where the store need not be asked."""
+        check_key("request_id", hold.request_id)
+        handle = self._office.repeated(hold, limited=limited)
+        return handle if isinstance(handle, Reservation) else None
+
+    async def _in_turn(self, hold: Hold, wait: float) -> Reservation:
+        """Queue for room (R18)."""
+        from earmark.waiting import Waiting
+
+        waiting = Waiting(self._office.desk.queues, hold, self._ask, wait, self._backend.clock)
+        standing = await waiting.admitted()
+        if standing is None:
+            raise self._refusal(waiting.hold)
+        return self._admit(waiting.hold, standing)
+
+    async def _ask(self, hold: Hold) -> Hold | None:
+        instant = self._instant
+        return instant.reserve(hold) if instant else await self._reserve(hold)
 
     async def _reserve(self, hold: Hold) -> Hold | None:
         """Reserve with a backend that may suspend: an interrupted call leaves nothing behind (R9, R16)."""
@@ -245,6 +270,7 @@ class Limiter:
         await self._office.tidy()
         if limited and self._office.participants:
             await self._backend.reset(scopes)
+            self._office.desk.queues.freed(scope.key for scope in scopes)
 
     def health(self) -> Health:
         """Whether the backend can be reached, and what it is owed."""
@@ -252,8 +278,10 @@ class Limiter:
 
     async def aclose(self) -> None:
         """Resolve what finalisers noted, and let go of what the backend holds open."""
-        await self._office.tidy()
-        await self._backend.aclose()
+        try:
+            await self._office.tidy()
+        finally:
+            await self._backend.aclose()
 
     async def __aenter__(self) -> Self:
         import anyio
@@ -313,6 +341,13 @@ def _check_scopes(scopes: tuple[Scope, ...]) -> bool:
         msg = f"two scopes with one key in one request: {[scope.key for scope in scopes]}"
         raise ValueError(msg)
     return limited
+
+
+def _checked(lease: float | None, wait: float | None) -> int | None:
+    """The lease in microseconds; a wait is a number of seconds, and 0 waits for nothing."""
+    if wait is not None and wait != 0:
+        to_microseconds("wait", wait)
+    return None if lease is None else lease_microseconds(lease)
 
 
 def _asks(tokens: int | Usage, amounts: Mapping[str, int] | None) -> Mapping[str, int]:

@@ -141,6 +141,21 @@ class Office:
             keys = tuple(scope.key for scope in hold.scopes)
             tell(self.observers, Event(kind, hold.name, keys, asked=hold.asks, used=used))
 
+    def resolved(
+        self,
+        hold: Hold,
+        kind: Kind,
+        verb: Verb,
+        exact: Mapping[str, int],
+        at_least: Mapping[str, int],
+    ) -> None:
+        """Tell the observers, and whoever waits for room, that a hold was resolved."""
+        if self.desk.queues:
+            self.desk.queues.resolved(hold, verb, exact)
+        if verb != "withdraw":
+            known = {metric: amount for metric, amount in at_least.items() if amount}
+            self.tell(kind, hold, {**known, **exact})
+
     async def tidy(self) -> None:
         """Do what finalisers could only note, and report what the store gave up (R15)."""
         desk = self.desk

@@ -267,10 +267,8 @@ class Reservation:
     async def _carry_out(
         self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
     ) -> bool:
-        """The same, after what finalisers have noted, with participants that may suspend."""
+        """The same, and what finalisers have noted, with participants that may suspend."""
         office = self._office
-        if self._tidies:
-            await office.tidy()
         state = MOVES[self._state].get(verb)
         if state is None:
             return False
@@ -286,7 +284,10 @@ class Reservation:
             else:
                 self._state = "open"  # nothing is settled until the store says so: try again (C24)
             raise
-        return self._conclude(state, verb, exact, at_least, won=won)
+        won = self._conclude(state, verb, exact, at_least, won=won)
+        if self._tidies:
+            await office.tidy()
+        return won
 
     def _conclude(
         self,
@@ -304,9 +305,8 @@ class Reservation:
             self._state = "abandoned"
             return False
         self._resolved = state
-        if office.observers and verb != "withdraw":
-            known = {metric: amount for metric, amount in at_least.items() if amount}
-            office.tell(state, self._hold, {**known, **exact})
+        if office.observers or office.desk.queues:
+            office.resolved(self._hold, state, verb, exact, at_least)
         return True
 
     async def __aenter__(self) -> Self:

@@ -30,6 +30,7 @@ class MemoryBackend:
     def __init__(self, *, clock: Clock | None = None, lease: float = 60.0) -> None:
         reading = wall_clock() if clock is None else injected(clock)
         self.desk = Desk()
+        self.clock = clock
         self.instant = MemoryStore(reading, lease_microseconds(lease), self.desk)
 
     async def reserve(self, hold: Hold) -> Hold | None:

@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from earmark.backends.health import Health
+from earmark.backends.queues import Queues
+from earmark.clock import Clock
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
 from earmark.limits import Scope
@@ -84,9 +86,10 @@ class Desk:
         lock: to be held while a handle is found or made for a hold, so that threads find one.
         asked: request ids for which a store is being asked.
         forgotten: holds that the store gave up unresolved; the next message reports them.
+        queues: who waits for room.
     """
 
-    __slots__ = ("asked", "dropped", "forgotten", "handles", "lock")
+    __slots__ = ("asked", "dropped", "forgotten", "handles", "lock", "queues")
 
     def __init__(self) -> None:
         self.handles: dict[str, Known] = {}
@@ -94,6 +97,7 @@ class Desk:
         self.asked: list[str] = []
         self.dropped: deque[Noted] = deque()
         self.forgotten: deque[Hold] = deque()
+        self.queues = Queues()
 
 
 class Instant(Protocol):
@@ -119,9 +123,11 @@ class Backend(Protocol):
 
     Attributes:
         desk: a `Desk()` of its own.
+        clock: the clock that was injected, by whose `sleep` callers wait where it has one; or None.
     """
 
     desk: Desk
+    clock: Clock | None
 
     @property
     def assured(self) -> bool:

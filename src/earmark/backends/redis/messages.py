@@ -104,7 +104,8 @@ class Messages:
     def reserve(self, hold: Hold) -> Message:
         """Decide and debit."""
         keys, scopes = self._scopes(hold.scopes, self._own_keys(hold))
-        body = f"[{self.lease_of(hold)},{_amounts(hold.asks)}{scopes}]"
+        lease_us = self.lease_of(hold) if any(map(limits_slots, hold.scopes)) else 0
+        body = f"[{lease_us},{_amounts(hold.asks)}{scopes}]"
         return Message("reserve", name_of(hold.id), keys, body, hold.request_id is not None)
 
     def lease_of(self, hold: Hold) -> int:

@@ -1,0 +1,140 @@
+"""Waiting for room, in order of arrival (R18).
+
+Nothing is held while one waits: the head of a queue asks the store again when its refusal said so, or when this
+process has freed room, and everybody else sleeps until the place in front is empty.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+
+from earmark.backends.queues import Place, Queues
+from earmark.clock import Clock
+from earmark.core.hold import Hold
+from earmark.core.refusal import refusal
+from earmark.ids import next_id
+from earmark.limits import MICROSECONDS
+from earmark.streams.loops import Loop, current_loop
+
+SLOT_PAUSE: Final = 0.1
+"""Seconds after which the head of a queue asks again for a slot, which no clock frees."""
+
+
+class Waiting:
+    """One caller's wait.
+
+    Args:
+        queues: where it queues.
+        hold: what is asked for.
+        ask: asks the store.
+        seconds: for how long it waits.
+        clock: the backend's injected clock, by whose `sleep` it waits, if it has one.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        hold: Hold,
+        ask: Callable[[Hold], Awaitable[Hold | None]],
+        seconds: float,
+        clock: Clock | None,
+    ) -> None:
+        self.hold = hold
+        self._queues = queues
+        self._ask = ask
+        self._sleep: Callable[[float], Awaitable[object]] = getattr(clock, "sleep", anyio.sleep)
+        manual = clock is not None and self._sleep is not anyio.sleep
+        self._now: Clock = clock if clock is not None and manual else time.monotonic
+        self._manual = manual
+        self._deadline = self._now() + seconds
+        self._loop: Loop | None = current_loop()
+        self._woken = anyio.Event()
+
+    async def admitted(self) -> Hold | None:
+        """What stands once there was room; None where there was none in time, or never can be.
+
+        `hold` is then what was refused.
+        """
+        place = self._queues.join(frozenset(scope.key for scope in self.hold.scopes), self._wake)
+        try:
+            while not self._queues.is_first(place):
+                if self._left() <= 0:
+                    return await self._give_up(place)
+                await self._pause(self._left())
+            return await self._ask_until_admitted(place)
+        finally:
+            self._queues.leave(place)
+
+    async def _ask_until_admitted(self, place: Place) -> Hold | None:
+        """To be the first of the queue is to ask."""
+        while True:
+            self._woken = anyio.Event()
+            standing = await self._ask(self.hold)
+            if standing is not None:
+                return standing
+            self._queues.refused(place, self.hold)
+            pause = self._pause_after_refusal()
+            if pause is None or self._left() <= 0:
+                return None
+            await self._pause(min(pause, self._left()))
+            self.hold = _once_more(self.hold)
+
+    async def _give_up(self, place: Place) -> Hold | None:
+        """It never was this caller's turn: what the first of the queue was refused it is refused as well."""
+        first = self._queues.refusal_before(place)
+        if first is None:
+            return await self._ask(self.hold)
+        if first.judged == self.hold.scopes:
+            self.hold.seen, self.hold.at = first.seen, first.at
+            if any(refusal(self.hold)):
+                return None
+        self.hold.scopes, self.hold.asks = first.scopes, first.asks
+        self.hold.seen, self.hold.at = first.seen, first.at
+        return None
+
+    def _pause_after_refusal(self) -> float | None:
+        """Seconds until asking again may help; None: never."""
+        found = tuple(refusal(self.hold))
+        if not all(denial.retryable for denial in found):
+            return None
+        waits = [denial.retry_after for denial in found if denial.retry_after is not None]
+        if not waits:
+            return SLOT_PAUSE
+        if self._manual:  # the clock may have moved since the store has answered
+            return max(waits) + self.hold.at / MICROSECONDS - self._now()
+        return max(waits)
+
+    def _left(self) -> float:
+        return self._deadline - self._now()
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep until it is time, or somebody wakes this caller."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._alarm, seconds)
+            await self._woken.wait()
+            group.cancel_scope.cancel()
+        self._woken = anyio.Event()
+
+    async def _alarm(self, seconds: float) -> None:
+        await self._sleep(seconds)
+        self._woken.set()
+
+    def _wake(self) -> None:
+        if self._loop is not None:
+            self._loop.hand_over(self._woken_here)
+
+    def _woken_here(self) -> None:
+        self._woken.set()
+
+
+def _once_more(hold: Hold) -> Hold:
+    """The same ask under another id: what is left of the first must not stand in its way."""
+    again = Hold()
+    again.id = next_id()
+    again.request_id, again.scopes = hold.request_id, hold.scopes
+    again.asks, again.lease_us = hold.asks, hold.lease_us
+    return again
