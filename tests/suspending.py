@@ -83,6 +83,7 @@ class Suspending:
     instant = None
     assured = False
     clock = None
+    name = "suspending"
 
     def __init__(self, inner: MemoryBackend) -> None:
         self.inner = inner
@@ -152,6 +153,9 @@ class Suspending:
 
     def attend(self, hold: Hold) -> None:
         self.inner.attend(hold)
+
+    def release(self, hold: Hold) -> None:
+        self.inner.release(hold)
 
     def health(self) -> Health:
         return self.inner.health()

@@ -1,6 +1,6 @@
 """The life cycle that docs/concepts.md draws and tabulates is the one that the code has.
 
-`earmark.reservation.MOVES` is the one table of legal moves: what a page says of them is checked against it, so that
+`earmark.moves.MOVES` is the one table of legal moves: what a page says of them is checked against it, so that
 neither can change alone.
 """
 
@@ -15,7 +15,7 @@ import pytest
 
 from earmark import Limiter, Limits, MemoryBackend, Reservation, Scope
 from earmark.core.hold import Verb
-from earmark.reservation import MOVES, State
+from earmark.moves import MOVES, State
 from earmark.testing import ManualClock
 
 CONCEPTS: Final = (Path(__file__).parent.parent / "docs" / "concepts.md").read_text("utf-8")

@@ -204,13 +204,14 @@ async def test_two_limiters_on_one_backend_share_and_two_backends_do_not() -> No
 
 
 async def test_verbs_take_reservations() -> None:
-    """Anything else is a TypeError that shows it."""
+    """Or their tokens; anything else is an error that shows it."""
     limiter = Limiter()
-    for verb in ("close_reserved_only", "abandon", "cancel"):
-        with pytest.raises(TypeError, match="not-one"):
-            await getattr(limiter, verb)("not-one")
-    with pytest.raises(TypeError, match="not-one"):
-        await limiter.settle_success("not-one", 5)  # type: ignore[arg-type]
+    for thing, error in ((7.5, TypeError), ("not-one", ValueError)):
+        for verb in ("close_reserved_only", "abandon", "cancel"):
+            with pytest.raises(error, match=str(thing)):
+                await getattr(limiter, verb)(thing)
+        with pytest.raises(error, match=str(thing)):
+            await limiter.settle_success(thing, 5)  # type: ignore[arg-type]
 
 
 async def test_a_lease_of_the_backend_is_the_default() -> None:

@@ -21,6 +21,7 @@ from earmark.limits import CONCURRENCY, Scope, check_key, lease_microseconds, to
 from earmark.office import Office
 from earmark.reservation import Dropped, Reservation
 from earmark.shielding import finish
+from earmark.tokens import Tokens
 from earmark.usage import Usage
 
 
@@ -33,16 +34,25 @@ class Limiter:
     Args:
         backend: where limits are kept; by default the memory of this process.
         observers: callables that take one frozen `Event`; one that raises is logged.
+        secret: what tokens of reservations are signed with; without one they are not.
+
+    Raises:
+        ValueError: an empty secret.
     """
 
     def __init__(
-        self, backend: Backend | None = None, *, observers: Iterable[Observer] = ()
+        self,
+        backend: Backend | None = None,
+        *,
+        observers: Iterable[Observer] = (),
+        secret: str | bytes | None = None,
     ) -> None:
         self._backend: Backend = MemoryBackend() if backend is None else backend
         self._instant = self._backend.instant
         observers = tuple(observers)
-        self._office = Office(self._backend, (self._backend,), observers)
-        self._unlimited = Office(self._backend, (), observers)
+        tokens = Tokens(secret, self._backend.name)
+        self._office = Office(self._backend, (self._backend,), observers, tokens)
+        self._unlimited = Office(self._backend, (), observers, tokens)
         self._unlimited.task_groups = self._office.task_groups
 
     @classmethod
@@ -194,24 +204,46 @@ class Limiter:
         return refusal
 
     def settle_success(
-        self, reservation: Reservation, usage: int | Usage | Mapping[str, int]
+        self, reservation: Reservation | str, usage: int | Usage | Mapping[str, int]
     ) -> Coroutine[Any, Any, bool]:
-        """True up to what was really used; see `Reservation.settle_success`."""
-        if not isinstance(reservation, Reservation):
-            raise _no_reservation(reservation)
-        return reservation.settle_success(usage)
+        """True up to what was really used; see `Reservation.settle_success`.
 
-    def close_reserved_only(self, reservation: Reservation) -> Coroutine[Any, Any, bool]:
+        Args:
+            reservation: a reservation, or its token; so for the other three verbs.
+            usage: an int (`tokens`), a `Usage`, or a mapping of metric to amount.
+
+        Raises:
+            ValueError: a bad amount, or a token that is none, is forged, or belongs to another store.
+            TypeError: neither a reservation nor a token.
+        """
+        return self._handle(reservation).settle_success(usage)
+
+    def close_reserved_only(self, reservation: Reservation | str) -> Coroutine[Any, Any, bool]:
         """Keep the debit: the request was sent, and what it used is unknown."""
-        return _handle(reservation).close_reserved_only()
+        return self._handle(reservation).close_reserved_only()
 
-    def abandon(self, reservation: Reservation) -> Coroutine[Any, Any, bool]:
+    def abandon(self, reservation: Reservation | str) -> Coroutine[Any, Any, bool]:
         """Keep the debit: whoever held the reservation has gone away."""
-        return _handle(reservation).abandon()
+        return self._handle(reservation).abandon()
 
-    def cancel(self, reservation: Reservation) -> Coroutine[Any, Any, bool]:
+    def cancel(self, reservation: Reservation | str) -> Coroutine[Any, Any, bool]:
         """Give everything back, requests too: nothing was ever sent."""
-        return _handle(reservation).cancel()
+        return self._handle(reservation).cancel()
+
+    def _handle(self, reservation: Reservation | str) -> Reservation:
+        """The handle that a verb is for."""
+        if isinstance(reservation, Reservation):
+            return reservation
+        if not isinstance(reservation, str):
+            msg = f"expected a Reservation or its token, not {reservation!r}"
+            raise TypeError(msg)
+        hold, limited = self._office.tokens.read(reservation)
+        office = self._office if limited else self._unlimited
+        handle = office.handle_of(hold)
+        if not isinstance(handle, Reservation):
+            handle = Reservation(office, hold)
+            handle.step_aside()
+        return handle
 
     async def add_tokens_post_stream(
         self, key_or_scope: str | Scope, tokens: int | Usage, *, request_id: str | None = None
@@ -311,16 +343,6 @@ class Limiter:
                 raise
         finally:
             await self.aclose()
-
-
-def _handle(reservation: Reservation) -> Reservation:
-    if not isinstance(reservation, Reservation):
-        raise _no_reservation(reservation)
-    return reservation
-
-
-def _no_reservation(given: object) -> TypeError:
-    return TypeError(f"expected a Reservation, not {given!r}")
 
 
 def _check_scopes(scopes: tuple[Scope, ...]) -> bool:

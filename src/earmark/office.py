@@ -12,6 +12,7 @@ from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
 from earmark.errors import RequestIdConflict
 from earmark.events import Event, Kind, Observer, tell
+from earmark.tokens import Tokens
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -51,6 +52,7 @@ class Office:
         instant: whether no participant ever suspends.
         desk: what the limiters of this process share about the backend.
         observers: who hears of every event.
+        tokens: makes and reads the tokens of reservations.
         task_groups: by event loop, where streams are read on after their consumers have gone.
     """
 
@@ -62,6 +64,7 @@ class Office:
         "observers",
         "participants",
         "task_groups",
+        "tokens",
     )
 
     def __init__(
@@ -69,6 +72,7 @@ class Office:
         backend: Backend,
         participants: tuple[Participant, ...],
         observers: tuple[Observer, ...],
+        tokens: Tokens,
     ) -> None:
         self.backend = backend
         self.participants = participants
@@ -76,6 +80,7 @@ class Office:
         self.assured = len(participants) == 1 and participants[0].assured
         self.desk = backend.desk
         self.observers = observers
+        self.tokens = tokens
         self.task_groups: dict[object, TaskGroup] = {}
 
     def task_group(self) -> TaskGroup | None:
@@ -88,6 +93,11 @@ class Office:
         """Let a reservation renew itself from now on: its holder is at work (R10)."""
         if self.participants:
             self.backend.attend(hold)
+
+    def release(self, hold: Hold) -> None:
+        """Whoever has its token is the holder now: nobody here renews it any more."""
+        if self.participants:
+            self.backend.release(hold)
 
     def sign_on(self, handle: Handle, hold: Hold) -> Handle:
         """Let a handle answer to the request id of its hold; return the one that does, which may be another."""

@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import AsyncIterable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from earmark.answers import ScopeStatus
 from earmark.core.admission import statuses
@@ -19,6 +19,7 @@ from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING, known_of
 from earmark.ending import Ending, after_stream
 from earmark.limits import CONCURRENCY, Scope
+from earmark.moves import MOVES, Resolved, State
 from earmark.office import Office
 from earmark.shielding import finish
 from earmark.usage import Usage
@@ -35,24 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("earmark")
 
 Item = TypeVar("Item")
-
-Resolved = Literal["settled", "closed", "abandoned", "cancelled"]
-State = Literal["open"] | Resolved
-
-MOVES: Final[Mapping[State, Mapping[Verb, Resolved]]] = {
-    "open": {
-        "settle": "settled",
-        "close": "closed",
-        "abandon": "abandoned",
-        "cancel": "cancelled",
-        "withdraw": "cancelled",
-    },
-    "settled": {},
-    "closed": {},
-    "abandoned": {},
-    "cancelled": {},
-}
-"""Every legal move (R5). Whatever is not here is illegal, and an illegal move changes nothing."""
 
 
 class Reservation:
@@ -207,10 +190,7 @@ class Reservation:
             RuntimeError: the reservation is resolved, or a stream has it already.
             TypeError, ValueError: as `observe_stream`.
         """
-        if self._state != "open" or self._handed_over:
-            taken = "handed over to a stream" if self._handed_over else self._state
-            msg = f"{self!r} cannot take a stream: it is already {taken}"
-            raise RuntimeError(msg)
+        self._check_free("take a stream")
         from earmark.streams.observe import observe_stream
 
         stream = observe_stream(
@@ -229,6 +209,26 @@ class Reservation:
         self._handed_over = True
         self._office.attend(self._hold)
         return stream
+
+    def token(self) -> str:
+        """Hand the reservation over to whoever has this text, in any process that uses the same store.
+
+        From then on this handle neither renews itself, nor closes on leaving, nor abandons when it is collected.
+        The text can be read by anybody; a limiter that has a `secret` signs it.
+
+        Raises:
+            RuntimeError: the reservation is resolved, or a stream has it already.
+        """
+        self._check_free("give a token")
+        self._handed_over = True
+        self._office.release(self._hold)
+        return self._office.tokens.write(self._hold, limited=bool(self._office.participants))
+
+    def _check_free(self, purpose: str) -> None:
+        if self._state != "open" or self._handed_over:
+            taken = "handed over" if self._handed_over else self._state
+            msg = f"{self!r} cannot {purpose}: it is already {taken}"
+            raise RuntimeError(msg)
 
     def _stream_ended(self, observed: Observed) -> Coroutine[Any, Any, bool]:
         self._ending = after_stream(observed)

@@ -120,6 +120,15 @@ class Book:
             note.attended = True
             note.lease_end = 0
 
+    def release(self, id_: Id, now: int) -> int:
+        """The holder may be gone: the lease of its slots begins anew. Returns when it ends, or the far future."""
+        note = self.notes.get(id_)
+        if note is not None and note.attended:
+            note.attended = False
+            if note.slots and not note.lapsed:
+                return self._begin_lease(id_, note, now)
+        return now + KEEP_US
+
     def turn(self, now: int) -> tuple[list[Hold], int]:
         """Free the slots of leases that are over, and give up what nobody came back for.
 

@@ -9,6 +9,7 @@ from earmark.backends.protocol import Desk, Seen
 from earmark.backends.store import MemoryStore
 from earmark.clock import Clock, injected, wall_clock
 from earmark.core.hold import Hold, Verb
+from earmark.ids import name_of, next_id
 from earmark.limits import Scope, lease_microseconds
 
 
@@ -31,6 +32,7 @@ class MemoryBackend:
         reading = wall_clock() if clock is None else injected(clock)
         self.desk = Desk()
         self.clock = clock
+        self.name = f"memory:{name_of(next_id())}"
         self.instant = MemoryStore(reading, lease_microseconds(lease), self.desk)
 
     async def reserve(self, hold: Hold) -> Hold | None:
@@ -68,6 +70,10 @@ class MemoryBackend:
     def attend(self, hold: Hold) -> None:
         """The holder lives in this process: its reservation needs no lease from now on (R10)."""
         self.instant.attend(hold)
+
+    def release(self, hold: Hold) -> None:
+        """Its holder may live anywhere: the lease of its slots runs from now on."""
+        self.instant.release(hold)
 
     def health(self) -> Health:
         """There is no store that could be out of reach."""

@@ -123,10 +123,12 @@ class Backend(Protocol):
 
     Attributes:
         desk: a `Desk()` of its own.
+        name: what tokens call the store: two backends of one name know the same reservations.
         clock: the clock that was injected, by whose `sleep` callers wait where it has one; or None.
     """
 
     desk: Desk
+    name: str
     clock: Clock | None
 
     @property
@@ -189,6 +191,10 @@ class Backend(Protocol):
 
     def attend(self, hold: Hold) -> None:
         """From now on the holder is at work in this process: the backend renews by itself (R10)."""
+        ...
+
+    def release(self, hold: Hold) -> None:
+        """The holder has handed the reservation over: its lease runs, and nobody here renews it."""
         ...
 
     def health(self) -> Health:

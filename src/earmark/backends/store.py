@@ -226,6 +226,11 @@ class MemoryStore:
             self._now()
             self._book.attend(hold.id)
 
+    def release(self, hold: Hold) -> None:
+        """The holder may live anywhere from now on: the lease runs again."""
+        with self._lock:
+            self._turn = min(self._turn, self._book.release(hold.id, self._now()))
+
     def size(self) -> int:
         """How many states, slots, reservations and ids are kept."""
         with self._lock:

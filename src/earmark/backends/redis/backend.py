@@ -18,8 +18,9 @@ from redis.asyncio import Redis
 
 from earmark.backends.health import Health
 from earmark.backends.protocol import Desk, Seen
+from earmark.backends.redis.asked import Again
 from earmark.backends.redis.dialing import Dialer
-from earmark.backends.redis.failures import Outage
+from earmark.backends.redis.failures import Outage, StoreError
 from earmark.backends.redis.fallback import LocalShare
 from earmark.backends.redis.keys import Keys
 from earmark.backends.redis.line import Line
@@ -96,9 +97,10 @@ class RedisBackend:
             raise ValueError(msg)
         lease_us = lease_microseconds(lease)
         self.desk = Desk()
+        self.name = f"redis:{namespace}"
         self._keys = Keys(namespace)
         self._messages = Messages(self._keys, lease_us)
-        self._clock = clock
+        self.clock = clock
         self._reading = _locked(wall_clock() if clock is None else injected(clock))
         self._timeout = _seconds("timeout", timeout)
         self._on_outage = on_outage
@@ -141,6 +143,10 @@ class RedisBackend:
                 # It may have been applied: it is taken back by its id.
                 self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
             return self._without_store(hold, outage)
+        except StoreError as error:
+            if error.sent:
+                self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
+            raise
         decision = decided(answer, message.id)
         if decision.word == "conflict":
             raise RequestIdConflict(hold.name)
@@ -149,6 +155,9 @@ class RedisBackend:
         if decision.word == "gone":
             msg = "the reservation was cancelled before the store had heard of it"
             raise BackendUnavailable(msg)
+        if decision.word == "refused" and isinstance(answer, Again):
+            # The first copy may be late, and find room: it is taken back before it comes.
+            self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
         hold.at = decision.at
         hold.seen = states(hold.scopes, decision.seen)
         return hold if decision.word == "held" else None
@@ -166,28 +175,39 @@ class RedisBackend:
         """
         if hold.degraded:
             return hold.place == "open" or self._local.resolve(hold, verb, exact, at_least)
+        line = self._line()
         self._lines.drop(hold)
         message = self._messages.resolve(hold, verb, exact, at_least)
         try:
-            answer = await self._line().ask(message)
+            answer = await line.ask(message)
         except Outage:
             self._owe(message)
             return True
+        except Exception:
+            raise  # the store has answered, and nothing is settled
         except BaseException:
             self._owe(message)
             raise
+        if isinstance(answer, Again) and hold.request_id is None:
+            return True  # nobody else knows this reservation: if it is gone, the first copy has resolved it
         return answer == "done"
 
     async def add(
         self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
     ) -> bool:
         """Count what no hold covers (R8); owed to a store that cannot be reached."""
+        line = self._line()
         message = self._messages.add(target, amounts, request_id)
         try:
-            answer = await self._line().ask(message)
+            answer = await line.ask(message)
         except Outage:
             self._owe(message)
             return True
+        except Exception:
+            raise  # the store has answered, and nothing is counted
+        except BaseException:
+            self._owe(message)
+            raise
         return answer == "counted"
 
     async def renew(self, holds: Sequence[Hold]) -> list[bool]:
@@ -219,6 +239,13 @@ class RedisBackend:
         elif hold.place == "local":
             self._local.attend(hold)
 
+    def release(self, hold: Hold) -> None:
+        """Its holder may be another process: it is renewed no longer."""
+        if hold.degraded:
+            self._local.release(hold)
+        else:
+            self._lines.drop(hold)
+
     def health(self) -> Health:
         """Whether the store can be reached, and what it is owed."""
         return self._standing.health()
@@ -235,19 +262,25 @@ class RedisBackend:
     def _line(self) -> Line:
         return self._lines.here().line
 
-    def _post(self, client: Redis) -> Post:
+    def _post(self, client: Redis, *, brief: bool) -> Post:
         """What a loop gets that has nothing yet."""
-        dialer = Dialer(client, check_clock=self._clock is None)
+        dialer = Dialer(client, check_clock=self.clock is None)
         line = Line(
-            dialer.dial, self._header, self._timeout, self._outbox, self._keys.probe, self._standing
+            dialer.dial,
+            self._header,
+            self._timeout,
+            self._outbox,
+            self._keys.probe,
+            self._standing,
+            brief=brief,
         )
-        sleep: Callable[[float], Awaitable[object]] = getattr(self._clock, "sleep", asyncio.sleep)
-        now = time.monotonic if sleep is asyncio.sleep or self._clock is None else self._clock
+        sleep: Callable[[float], Awaitable[object]] = getattr(self.clock, "sleep", asyncio.sleep)
+        now = time.monotonic if sleep is asyncio.sleep or self.clock is None else self.clock
         return Post(line, Renewal(line, self._messages, _KEEP_US, now, sleep))
 
     def _header(self) -> tuple[str, ...]:
         """What every call of a script begins with: the clock, if it is not the server's, and the lengths of time."""
-        if self._clock is None:
+        if self.clock is None:
             return ("", str(_GRACE_MS), str(_KEEP_US), str(_HORIZON_US))
         now = self._reading.nanoseconds() // 1000 + self._reading.ahead
         return (str(now), str(_GRACE_OF_INJECTED_MS), str(_KEEP_US), str(_HORIZON_US))
@@ -271,7 +304,7 @@ class RedisBackend:
             hold.at = self._reading.nanoseconds() // 1000 + self._reading.ahead
             limits = [limit for scope in hold.scopes for limit in scope.limits]
             hold.seen = [algorithm_of(limit).unused() for limit in limits]
-        if standing is not None:
+        if standing is hold:
             self._standing.admitted()
         return standing
 

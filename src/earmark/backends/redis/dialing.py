@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from earmark.backends.redis.connection import Connection, Dialed, command
-from earmark.backends.redis.failures import StoreError
+from earmark.backends.redis.failures import StoreError, is_outage
 from earmark.backends.redis.scripts import scripts
 
 logger = logging.getLogger("earmark.redis")
@@ -23,6 +23,7 @@ logger = logging.getLogger("earmark.redis")
 # The script's clock may be read this much later than the server's, in seconds.
 _CLOCK_SLACK: Final = 5
 
+_FLAGGED: Final = "#!lua flags=allow-oom\nreturn 1"
 _CLOCK: Final = "return redis.call('TIME')"
 
 
@@ -59,6 +60,7 @@ class Dialer:
         try:
             await connection.connect()
             facts = await _facts(connection)
+            flags = _version(facts) >= (7,) if facts else await _knows_flags(connection)
             if self._check_clock:
                 await _check_clock(connection)
         except BaseException:
@@ -67,17 +69,28 @@ class Dialer:
         if not self._checked:
             self._checked = True
             _warn_of_eviction(facts)
-        return Dialed(connection, scripts(allow_oom=_version(facts) >= (7,)))
+        return Dialed(connection, scripts(allow_oom=flags))
 
 
 async def _facts(connection: Connection) -> dict[str, str]:
     """What the server says about itself; nothing, where that is not allowed."""
     try:
         told = await command(connection, "INFO")
-    except exceptions.ResponseError:
+    except exceptions.NoPermissionError:
         return {}
     text = told.decode() if isinstance(told, bytes) else str(told)
     return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+
+
+async def _knows_flags(connection: Connection) -> bool:
+    """Whether scripts may have flags, on a server that does not tell its version."""
+    try:
+        await command(connection, "EVAL", _FLAGGED, "0")
+    except exceptions.ResponseError as error:
+        if is_outage(error):
+            raise
+        return False
+    return True
 
 
 def _version(facts: dict[str, str]) -> tuple[int, ...]:

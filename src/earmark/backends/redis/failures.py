@@ -20,9 +20,11 @@ _MISTAKES: Final = (
     exceptions.MaxConnectionsError,
 )
 
+# redis-py takes the first word off the errors that have a class of their own.
 _PASSING: Final = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
+    exceptions.OutOfMemoryError,
     exceptions.ReadOnlyError,
     exceptions.MasterDownError,
     exceptions.ClusterDownError,
@@ -49,11 +51,37 @@ class Outage(Exception):
 
 
 class StoreError(EarmarkError):
-    """The store answered with an error that is no outage: a wrong type, missing rights, a clock that stands still."""
+    """The store answered with an error that is no outage: a wrong type, missing rights, a clock that stands still.
+
+    Attributes:
+        sent: whether the message may have been applied all the same.
+    """
+
+    def __init__(self, reason: str, *, sent: bool = False) -> None:
+        super().__init__(reason)
+        self.sent = sent
 
 
 def is_outage(error: BaseException) -> bool:
     """Whether this error passes by itself."""
     if isinstance(error, _MISTAKES):
         return False
-    return isinstance(error, _PASSING) or bool(_PASSING_WORDS.search(str(error)))
+    return isinstance(error, _PASSING) or bool(_PASSING_WORDS.search(f"{error} "))
+
+
+def reason_of(error: BaseException) -> str:
+    """What is to be said about an error, with the word that the server began it with."""
+    text = str(error) or type(error).__name__
+    word = getattr(error, "status_code", None)
+    return text if word is None or text.startswith(word) else f"{word} {text}"
+
+
+def failure(error: BaseException, *, sent: bool) -> Outage | StoreError:
+    """What a caller is told about an error that is not about its own message.
+
+    Args:
+        error: what has happened.
+        sent: whether the caller's message may have reached the store.
+    """
+    kind = Outage if isinstance(error, Outage) or is_outage(error) else StoreError
+    return kind(reason_of(error), sent=sent)

@@ -67,6 +67,10 @@ class LocalShare:
         """The holder lives in this process: it needs no lease."""
         self._store.attend(hold)
 
+    def release(self, hold: Hold) -> None:
+        """Its holder hands it over: the lease runs."""
+        self._store.release(hold)
+
     def _scale(self, limits: Limits) -> Limits:
         return Limits(also=[self._part(limit) for limit in limits])
 

@@ -18,14 +18,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from redis import exceptions
-
 from earmark.backends.redis.asked import Asked, Watch
-from earmark.backends.redis.connection import Connection, Dialed, command
-from earmark.backends.redis.failures import Outage, StoreError, is_outage
+from earmark.backends.redis.connection import Dialed, command
+from earmark.backends.redis.exchange import exchange
+from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
 from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Outbox, Owed
-from earmark.backends.redis.scripts import TAKES, Script
 
 logger = logging.getLogger("earmark.redis")
 
@@ -37,21 +35,32 @@ MAX_BATCH: Final = 128
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 
+# A line that ends with its loop looks this often, in seconds, whether others are ending still.
+_END_PAUSE: Final = 0.001
+
+_TASK: Final = "earmark.redis"
+
+_CLOSED: Final = Outage("the line to the store is closed", sent=True)
+
 
 class Standing(Protocol):
     """Who keeps count of the lines that are down."""
 
-    def lost(self, reason: str) -> None:
+    def lost(self) -> None:
         """One more is down."""
+        ...
+
+    def found(self, reason: str, *, passes: bool) -> None:
+        """Why one is down, which may change; `passes`: it will be up again by itself."""
         ...
 
     def back(self) -> None:
         """One is up again."""
         ...
 
-
-Call = tuple[Script, list[Asked]]
-"""A script, and those whose messages it is to answer."""
+    def gone(self) -> None:
+        """One that was down is no more."""
+        ...
 
 
 class Line:
@@ -64,6 +73,7 @@ class Line:
         outbox: what the store is owed; delivered as soon as it can be reached.
         probe: a key to write to, to see that the store takes writes.
         standing: told when the line goes down, and when it is up again.
+        brief: whether it ends as soon as there is nothing to do, since its loop is ending.
 
     Attributes:
         down: why the store cannot be asked, or None.
@@ -77,6 +87,8 @@ class Line:
         outbox: Outbox,
         probe: str,
         standing: Standing,
+        *,
+        brief: bool = False,
     ) -> None:
         self._dial = dial
         self._header = header
@@ -92,9 +104,18 @@ class Line:
         self._idle = asyncio.Event()
         self._watch = Watch(self._loop, timeout, self._oldest, self._give_up)
         self._too_late = False
-        self._ailing: Outage | None = None
-        self._task = self._loop.create_task(self._run(), name="earmark.redis")
-        self.down: str | None = None
+        self._proven = False  # whether the connection has carried an answer
+        self._owed_first = False
+        self._pause = _FIRST_PAUSE
+        self._closing = False
+        self._ending = brief
+        self._task = self._loop.create_task(self._run(), name=_TASK)
+        self.down: Exception | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, with its loop or before, or is about to."""
+        return self._closing or self._task.done()
 
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
         """Have a message answered.
@@ -102,15 +123,18 @@ class Line:
         The future raises `Outage`, or `StoreError` for an error that is none.
         """
         answer: asyncio.Future[str] = self._loop.create_future()
-        if self.down is not None or self._task.done():
-            answer.set_exception(Outage(self.down or "the line is closed", sent=again))
+        if self.down is not None or self.over:
+            asked = Asked(message, answer, 0.0, again=again)
+            _fail(asked, failure(self.down or _CLOSED, sent=again))
             return answer
-        deadline = self._loop.time() + self._timeout
-        self._waiting.append(Asked(message, answer, deadline, again=again))
+        self._waiting.append(Asked(message, answer, self._watch.deadline(), again=again))
         self._wake.set()
+        self._begin()
+        return answer
+
+    def _begin(self) -> None:
         if not self._watch.on:
             self._watch.begin()
-        return answer
 
     def wake(self) -> None:
         """Deliver what is owed by now."""
@@ -118,59 +142,108 @@ class Line:
 
     async def aclose(self, seconds: float) -> None:
         """Deliver what is owed, for at most so many seconds, and close."""
-        if self._outbox and not self._task.done():
-            self._idle.clear()
-            self._wake.set()
-            await asyncio.wait(
-                [self._task, asyncio.ensure_future(self._idle.wait())], timeout=seconds
-            )
-        self._task.cancel()
+        try:
+            if self._outbox and not self._task.done():
+                self._idle.clear()
+                self._wake.set()
+                idle = asyncio.ensure_future(self._idle.wait())
+                try:
+                    await asyncio.wait([self._task, idle], timeout=seconds)
+                finally:
+                    idle.cancel()
+        finally:
+            self._closing = True
+            self._task.cancel()
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         try:
-            while True:
+            while not self._has_ended():
                 try:
                     await self._step()
                 except asyncio.CancelledError:
-                    if not self._is_too_late():
+                    if self._is_too_late():
+                        await self._lose(self._late())
+                    elif self._closing or self._ending:
                         raise
-                    await self._lose(f"no answer within {self._timeout:g} s")
+                    else:
+                        self._task.uncancel()
+                        self._ending = True
+                        await self._send_again()
         finally:
-            self._fail_all("the line to the store is closed")
+            self._closing = True
+            left = self._flight or self._waiting or self._outbox or self.down
+            self._fail_all(_CLOSED)
             self._watch.end()
-            await self._deliver_the_last()
+            if left:
+                await self._deliver_the_last()
             await self._hang_up()
+
+    def _has_ended(self) -> bool:
+        """Whether the loop is ending, and nobody there needs the line any more.
+
+        A loop that ends has cancelled this task with all the others, and some of those still have to say how a
+        reservation has ended: the line goes last. It does not wait for a store that cannot be reached.
+        """
+        if not self._ending or self.down is not None:
+            return self._ending
+        if self._waiting or self._outbox:
+            return False
+        tasks = asyncio.all_tasks()
+        return not any(task.cancelling() and task.get_name() != _TASK for task in tasks)
+
+    async def _send_again(self) -> None:
+        """What was under way goes out again, on a new connection: the old one may have a reply to come."""
+        fresh = [asked for asked in self._flight if not asked.answer.done()]
+        self._flight = []
+        await self._hang_up()
+        for asked in reversed(fresh):
+            asked.again = True
+            self._waiting.appendleft(asked)
 
     async def _step(self) -> None:
         """Do what is to be done next."""
         if self.down is not None:
             await self._recover()
+        elif self._outbox and (self._owed_first or not self._waiting):
+            self._owed_first = False
+            await self._deliver()
         elif self._waiting:
+            self._owed_first = True
             await self._round()
-        elif self._outbox:
-            try:
-                await self._deliver_owed()
-            except Exception as error:  # noqa: BLE001 - it is owed still
-                await self._lose(str(error))
         else:
             self._idle.set()
             self._wake.clear()
+            if self._ending:
+                self._loop.call_later(_END_PAUSE, self._wake.set)
             await self._wake.wait()
 
     async def _round(self) -> None:
         """One round trip for everybody who waits by now."""
+        ailing: Exception | None = None
         try:
-            if self._dialed is None:
-                await self._connect()
+            dialed = await self._ready()
             self._board()
-            await self._exchange(self._flight)
+            if self._flight:
+                ailing = await exchange(dialed, self._header, self._flight)
+                self._proven = True
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             await self._broken(error)
         self._flight = []
-        ailing, self._ailing = self._ailing, None
         if ailing is not None:
-            await self._lose(str(ailing))
+            await self._lose(ailing)
+
+    async def _deliver(self) -> None:
+        """Deliver some of what is owed, as long as the store can be reached."""
+        ailing: Exception | None = None
+        try:
+            ailing = await self._deliver_owed(watched=True)
+        except Exception as error:  # noqa: BLE001 - it is owed still
+            # A connection that has worked may have been closed meanwhile.
+            ailing = None if self._proven and is_outage(error) else error
+            await self._hang_up()
+        if ailing is not None:
+            await self._lose(ailing)
 
     def _board(self) -> None:
         """Take those who wait on board, but for those that have gone before anything was sent for them."""
@@ -179,186 +252,121 @@ class Line:
             if not asked.answer.done():
                 self._flight.append(asked)
 
-    async def _connect(self) -> None:
-        try:
-            async with asyncio.timeout(self._timeout):
-                self._dialed = await self._dial()
-        except TimeoutError as error:
-            msg = f"no connection within {self._timeout:g} s"
-            raise exceptions.TimeoutError(msg) from error
-
-    async def _exchange(self, flight: list[Asked]) -> None:
-        """Send all, what frees before what takes, and hand out the answers."""
-        dialed = self._dialed
-        if dialed is None or not flight:
-            return
-        frees = [asked for asked in flight if asked.message.verb not in TAKES]
-        takes = [asked for asked in flight if asked.message.verb in TAKES]
-        calls = [
-            call for call in ((dialed.scripts.free, frees), (dialed.scripts.take, takes)) if call[1]
-        ]
-        for _ in range(3):
-            calls = await self._call(dialed.connection, calls)
-            if not calls:
-                return
-            # The server was restarted, or its scripts were flushed: none of these calls has been run.
-            for script, _ in calls:
-                await command(dialed.connection, "SCRIPT", "LOAD", script.text)
-        msg = "the store forgets its scripts as soon as they are loaded"
-        raise StoreError(msg)
-
-    async def _call(self, connection: Connection, calls: list[Call]) -> list[Call]:
-        """Run scripts in one round trip; return those that the server does not know."""
-        header = self._header()
-        packed: list[bytes] = []
-        for script, batch in calls:
-            keys = [key for asked in batch for key in asked.message.keys]
-            arguments = [
-                part
-                for asked in batch
-                for part in (asked.message.head(again=asked.again), asked.message.body)
-            ]
-            packed.extend(
-                connection.pack_command(
-                    "EVALSHA", script.sha, len(keys), *keys, *header, *arguments
-                )
-            )
-        await connection.send_packed_command(packed, check_health=False)
-        unknown: list[Call] = []
-        for script, batch in calls:
-            try:
-                answers = await connection.read_response()
-            except exceptions.NoScriptError:
-                unknown.append((script, batch))
-            except exceptions.ResponseError as error:
-                for asked in batch:
-                    self._refuse(asked, str(error))
-            else:
-                self._hand_out(batch, answers)
-        return unknown
-
-    def _hand_out(self, batch: list[Asked], answers: list[bytes]) -> None:
-        """Give everybody their own answer, which begins with the id that they sent."""
-        if len(answers) != len(batch):
-            msg = "the store has answered another call"
-            raise exceptions.ConnectionError(msg)
-        for asked, answer in zip(batch, answers, strict=True):
-            id_, _, text = answer.decode().partition(" ")
-            if id_ != asked.message.id:
-                msg = "the store has answered another message"
-                raise exceptions.ConnectionError(msg)
-            if text.startswith("failed "):
-                self._refuse(asked, text.removeprefix("failed "))
-            elif not asked.answer.done():
-                asked.answer.set_result(text)
-
-    def _refuse(self, asked: Asked, reason: str) -> None:
-        """The store has answered this message with an error, and changed nothing."""
-        error: Exception = StoreError(reason)
-        if is_outage(error):
-            error = self._ailing = Outage(reason, sent=asked.again)
-        _fail(asked, error)
+    async def _ready(self) -> Dialed:
+        """The connection, made where there is none."""
+        if self._dialed is None:
+            self._proven = False
+            self._dialed = await self._dial()
+        return self._dialed
 
     async def _broken(self, error: Exception) -> None:
         """The round has failed: once more on a new connection, or give up."""
-        if not is_outage(error):
-            await self._hang_up()
-            for asked in [*self._flight, *self._waiting]:
-                _fail(asked, error)
-            self._waiting.clear()
+        left = [asked for asked in self._flight if not asked.answer.done()]
+        self._flight = left
+        if self._dialed is None or not is_outage(error) or any(asked.again for asked in left):
+            await self._lose(error)
             return
-        fresh = [asked for asked in self._flight if not (asked.again or asked.answer.done())]
-        if self._dialed is None or not fresh or len(fresh) < len(self._flight):
-            await self._lose(str(error))
-            return
-        await self._hang_up()
-        for asked in reversed(fresh):
-            asked.again = True
-            self._waiting.appendleft(asked)
+        await self._send_again()
 
-    async def _lose(self, reason: str) -> None:
-        """The store cannot be reached: whoever waits is told so, and who comes is told at once."""
-        self.down = reason
-        self._standing.lost(reason)
-        self._fail_all(reason)
+    async def _lose(self, error: Exception) -> None:
+        """The store is of no use now: whoever waits is told so, and who comes is told at once."""
+        if self.down is None:
+            self._pause = _FIRST_PAUSE
+            self._standing.lost()
+        self.down = error
+        self._standing.found(
+            reason_of(error), passes=isinstance(failure(error, sent=False), Outage)
+        )
+        self._fail_all(error)
         await self._hang_up()
 
-    def _fail_all(self, reason: str) -> None:
+    def _fail_all(self, error: Exception) -> None:
         for asked in self._flight:
-            _fail(asked, Outage(reason, sent=True))
+            _fail(asked, failure(error, sent=True))
         for asked in self._waiting:
-            _fail(asked, Outage(reason, sent=asked.again))
+            _fail(asked, failure(error, sent=asked.again))
         self._flight = []
         self._waiting.clear()
 
     async def _recover(self) -> None:
-        """Try now and then, until the store is there, has what it was owed, and takes writes."""
-        pause = _FIRST_PAUSE
-        while True:
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - a spread, not a secret
-            pause = min(2 * pause, _LONGEST_PAUSE)
-            try:
-                if self._dialed is None:
-                    await self._connect()
-                while self._outbox:
-                    await self._deliver_owed()
+        """Try once, after a pause: the store is back when it has what it was owed, and takes writes."""
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1))  # noqa: S311 - a spread, not a secret
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        ailing: Exception | None = None
+        try:
+            for _ in range(max(1, -(-len(self._outbox) // MAX_BATCH))):
                 async with asyncio.timeout(self._timeout):
-                    await self._write()
-                break
-            except Exception:
-                logger.debug("the store cannot be reached yet", exc_info=True)
-                await self._hang_up()
+                    ailing = await self._deliver_owed() or ailing
+            async with asyncio.timeout(self._timeout):
+                await command(
+                    (await self._ready()).connection, "SET", self._probe, "", "PX", "1000"
+                )
+        except Exception as error:  # noqa: BLE001 - it is kept, and told to whoever asks
+            ailing = error
+        if ailing is not None:
+            await self._lose(self._late() if isinstance(ailing, TimeoutError) else ailing)
+            return
         self.down = None
         self._standing.back()
+
+    def _late(self) -> Outage:
+        return Outage(f"no answer within {self._timeout:g} s", sent=True)
 
     async def _deliver_the_last(self) -> None:
         """The loop is ending, and so are the callers: what they left undone is done now or not at all."""
         if self.down is not None:
-            self._standing.back()
+            self._standing.gone()
             return
         try:
             async with asyncio.timeout(self._timeout):
                 await asyncio.sleep(0)
-                while self._outbox:
-                    await self._deliver_owed()
+                while self._outbox and await self._deliver_owed() is None:
+                    pass
         except Exception:
-            logger.warning("the store is still owed %d messages", len(self._outbox), exc_info=True)
+            logger.debug("the store did not take all that it is owed", exc_info=True)
+        if self._outbox:
+            logger.warning("the store is still owed %d messages", len(self._outbox))
 
-    async def _write(self) -> None:
-        """See whether the store takes writes."""
-        if self._dialed is not None:
-            await command(self._dialed.connection, "SET", self._probe, "", "PX", "1000")
+    async def _deliver_owed(self, *, watched: bool = False) -> Exception | None:
+        """Send some of what the store is owed; what fails on the way is owed still.
 
-    async def _deliver_owed(self) -> None:
-        """Send some of what the store is owed; what fails on the way is owed still."""
+        Returns why the store does not take it, although it answers, or None.
+        """
         owed = self._outbox.take(MAX_BATCH)
-        batch = [Asked(one.message, self._loop.create_future(), 0.0, again=True) for one in owed]
+        deadline = self._watch.deadline()
+        batch = [
+            Asked(one.message, self._loop.create_future(), deadline, again=True) for one in owed
+        ]
         try:
-            if self._dialed is None:
-                await self._connect()
-            async with asyncio.timeout(self._timeout):
-                await self._exchange(batch)
+            if watched:
+                self._flight = batch
+                self._begin()
+            dialed = await self._ready()
+            return await exchange(dialed, self._header, batch) if batch else None
         finally:
-            self._ailing = None
-            still: list[Owed] = []
-            failed = 0
-            for one, asked in zip(owed, batch, strict=True):
-                error = asked.answer.exception() if asked.answer.done() else None
-                if not asked.answer.done() or isinstance(error, Outage):
-                    still.append(one)
-                elif error is not None:
-                    failed += 1
-                    logger.error("a message that was owed has failed", exc_info=error)
-            self._outbox.settle(owed, still, failed)
-        if still:
-            msg = "the store does not take what it is owed"
-            raise exceptions.ConnectionError(msg)
+            self._flight = []
+            self._settle(owed, batch)
+
+    def _settle(self, owed: list[Owed], batch: list[Asked]) -> None:
+        """See what has become of what was owed."""
+        still: list[Owed] = []
+        failed = 0
+        for one, asked in zip(owed, batch, strict=True):
+            error = asked.answer.exception() if asked.answer.done() else None
+            if not asked.answer.done() or isinstance(error, Outage):
+                still.append(one)
+            elif error is not None:
+                failed += 1
+                logger.error("a message that was owed has failed", exc_info=error)
+        self._outbox.settle(owed, still, failed)
 
     def _oldest(self) -> Asked | None:
-        """Who has waited the longest."""
-        if self._flight:
-            return self._flight[0]
-        return self._waiting[0] if self._waiting else None
+        """Who has waited the longest, of those who wait still."""
+        for all_of_them in (self._flight, self._waiting):
+            for asked in all_of_them:
+                if not asked.answer.done():
+                    return asked
+        return None
 
     def _give_up(self) -> None:
         """Interrupt the round that is under way."""
@@ -382,3 +390,4 @@ class Line:
 def _fail(asked: Asked, error: Exception) -> None:
     if not asked.answer.done():
         asked.answer.set_exception(error)
+        asked.answer.exception()  # its caller may have been collected: then it is nobody's

@@ -6,13 +6,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from redis.asyncio import Redis
 
 from earmark.backends.redis.line import Line
 from earmark.backends.redis.renewal import Renewal
 from earmark.core.hold import Hold
+from earmark.errors import EarmarkError
 from earmark.shielding import in_trio
 
 
@@ -23,58 +24,84 @@ class Post(NamedTuple):
     renewal: Renewal
 
 
+class Maker(Protocol):
+    """Makes a line and its renewal for the loop that runs."""
+
+    def __call__(self, client: Redis, *, brief: bool) -> Post:
+        """`brief`: the line ends as soon as there is nothing to do."""
+        ...
+
+
+class WrongLoop(EarmarkError, RuntimeError):
+    """The backend cannot be used here: nothing was sent."""
+
+
 class Lines:
     """The lines of all loops.
 
     Args:
         client_of_loop: a client for the loop that runs.
-        make: makes a line and its renewal for the loop that runs.
+        make: makes what a loop has.
     """
 
-    def __init__(self, client_of_loop: Callable[[], Redis], make: Callable[[Redis], Post]) -> None:
+    def __init__(self, client_of_loop: Callable[[], Redis], make: Maker) -> None:
         self._client_of_loop = client_of_loop
         self._make = make
-        self._posts: dict[asyncio.AbstractEventLoop, Post] = {}
+        # Replaced, never changed: other threads may be reading it.
+        self._posts: Mapping[asyncio.AbstractEventLoop, Post] = {}
         self._lock = threading.Lock()
 
     def here(self) -> Post:
         """Return what the running loop has; made when it is first asked for.
 
         Raises:
-            RuntimeError: trio runs, or no loop does, or the backend was made from a client that serves another.
+            WrongLoop: no loop of asyncio's runs, or the backend was made from a client that serves another.
         """
-        if in_trio():
-            msg = "RedisBackend needs asyncio: redis-py does not run on trio"
-            raise RuntimeError(msg)
-        loop = asyncio.get_running_loop()
-        return self._posts.get(loop) or self._open(loop)
+        loop = _running_loop()
+        post = self._posts.get(loop)
+        return self._open(loop) if post is None or post.line.over else post
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> Post:
-        post = self._make(self._client_of_loop())
         with self._lock:
-            for other in [other for other in self._posts if other.is_closed()]:
-                del self._posts[other]
-            self._posts[loop] = post
+            client = self._client_of_loop()
+            posts = {other: post for other, post in self._posts.items() if not other.is_closed()}
+            # Where a line has ended that nobody has closed, the loop is ending, and nothing is to be left behind.
+            post = posts[loop] = self._make(client, brief=loop in posts)
+            self._posts = posts
         return post
 
     def drop(self, hold: Hold) -> None:
         """Renew a reservation no longer, whichever loop did."""
-        for post in tuple(self._posts.values()):
+        for post in self._posts.values():
             post.renewal.drop(hold)
 
     def wake(self) -> None:
         """Have what is owed delivered. From anywhere, also where no loop runs any more."""
-        for loop, post in tuple(self._posts.items()):
+        for loop, post in self._posts.items():
             with suppress(RuntimeError):  # closed meanwhile
                 loop.call_soon_threadsafe(post.line.wake)
 
     async def close(self, seconds: float) -> None:
         """Close what the running loop has, once it has delivered what is owed, or so many seconds have passed."""
+        loop = _running_loop()
         with self._lock:
-            post = self._posts.pop(asyncio.get_running_loop(), None)
+            posts = dict(self._posts)
+            post = posts.pop(loop, None)
+            self._posts = posts
         if post is not None:
             post.renewal.close()
             await post.line.aclose(seconds)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    if in_trio():
+        msg = "RedisBackend needs asyncio: redis-py does not run on trio"
+        raise WrongLoop(msg)
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as error:
+        msg = "RedisBackend needs a running event loop of asyncio's"
+        raise WrongLoop(msg) from error
 
 
 def of_one_loop(client: Redis) -> Callable[[], Redis]:
@@ -82,7 +109,7 @@ def of_one_loop(client: Redis) -> Callable[[], Redis]:
     loops: list[asyncio.AbstractEventLoop] = []
 
     def client_of_loop() -> Redis:
-        loop = asyncio.get_running_loop()
+        loop = _running_loop()
         if not loops or loops[0].is_closed():
             loops[:] = [loop]
         if loops[0] is not loop:
@@ -90,7 +117,7 @@ def of_one_loop(client: Redis) -> Callable[[], Redis]:
                 "this RedisBackend was made from a client, whose connections belong to another event loop:"
                 " RedisBackend.from_url(url) serves every loop"
             )
-            raise RuntimeError(msg)
+            raise WrongLoop(msg)
         return client
 
     return client_of_loop

@@ -9,38 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from earmark.backends.redis.keys import Keys
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
+from earmark.core.notation import read_amounts, read_scope, write_amounts, write_limits, write_scope
 from earmark.ids import name_of, next_id, process
-from earmark.limits import (
-    CONCURRENCY,
-    MICROSECONDS,
-    Algorithm,
-    Limit,
-    Limits,
-    Scope,
-    check_algorithm,
-)
-
-_LETTERS: Final = {"fixed_window": "f", "sliding_window": "s", "token_bucket": "b"}
-_ALGORITHMS: Final[Mapping[str, Algorithm]] = {
-    letter: check_algorithm(name) for name, letter in _LETTERS.items()
-}
-_SLOT: Final = "c"
-
-# The usual metrics go by one letter; any other has "=" in front.
-_METRICS: Final = {
-    "requests": "r",
-    "tokens": "t",
-    "input_tokens": "i",
-    "output_tokens": "o",
-    "uncached_tokens": "u",
-    "uncached_input_tokens": "n",
-}
-_METRIC_OF: Final = {letter: metric for metric, letter in _METRICS.items()}
+from earmark.limits import CONCURRENCY, Limits, Scope
 
 # A bare key counts in these always, since it may not have been seen (R8). Amounts play no part in it.
 _BARE_KEY: Final = Limits(tpm=0, tph=0, tpd=0)
@@ -136,7 +112,7 @@ class Messages:
         limits = _BARE_KEY if isinstance(target, str) else target.limits
         once = self._keys.once(id_) if request_id is None else self._keys.added(key, request_id)
         windows = [limit for limit in limits if limit.metric != CONCURRENCY]
-        body = f"[{not bare:d},{_amounts(amounts)}{_limits(windows)}]"
+        body = _json([int(not bare), write_amounts(amounts), *write_limits(windows)])
         return Message("add", id_, (once, self._keys.counts(key)), body)
 
     def peek(self, scopes: tuple[Scope, ...]) -> Message:
@@ -174,7 +150,7 @@ class Messages:
         keys: tuple[str, ...] = (self._keys.counts(key),)
         if CONCURRENCY in limits.by_metric:
             keys += (self._keys.slots(key),)
-        return keys, f",[{_json(key)},{enforce:d}{_limits(limits)}]"
+        return keys, f",{_json(write_scope(Scope(key, limits, enforce)))}"
 
 
 def limits_slots(scope: Scope) -> bool:
@@ -220,61 +196,17 @@ def hold_of(decision: Decided, request_id: str) -> Hold:
     hold = Hold()
     hold.id = decision.id
     hold.request_id = request_id
-    hold.scopes = tuple(_scope(*scope) for scope in scopes)
-    hold.asks = {_metric(name): ask for name, ask in asks.items()}
-    hold.lease_us = lease_us
+    hold.scopes = tuple(map(read_scope, scopes))
+    hold.asks = read_amounts(asks)
+    hold.lease_us = lease_us or None
     hold.at = decision.at
     hold.seen = states(hold.scopes, decision.seen)
     return hold
 
 
-def _scope(key: str, enforced: int, *parts: Any) -> Scope:  # noqa: ANN401 - names and amounts by turns
-    pairs = zip(parts[::2], parts[1::2], strict=True)
-    return Scope(key, Limits(also=[_limit(*pair) for pair in pairs]), enforce=bool(enforced))
-
-
-def _limit(name: str, amount: int | list[int]) -> Limit:
-    amount, burst = amount if isinstance(amount, list) else (amount, None)
-    if name == _SLOT:
-        return Limit(CONCURRENCY, amount)
-    length, _, metric = name[1:].partition(":")
-    window = int(length[:-1]) / MICROSECONDS if length.endswith("u") else int(length)
-    return Limit(_metric(metric), amount, window, _ALGORITHMS[name[0]], burst)
-
-
-def _limits(limits: Limits | list[Limit]) -> str:
-    """Limits as they stand in a body: of each the name, and the amount, with the capacity where that is another."""
-    return "".join(f",{_json(_name(limit))},{_amount(limit)}" for limit in limits)
-
-
-def _amount(limit: Limit) -> str:
-    if limit.capacity == limit.amount:
-        return str(limit.amount)
-    return f"[{limit.amount},{limit.capacity}]"
-
-
-def _name(limit: Limit) -> str:
-    """What the state of a limit is called within its scope."""
-    if limit.metric == CONCURRENCY:
-        return _SLOT
-    whole, rest = divmod(limit.window_us, MICROSECONDS)
-    length = f"{limit.window_us}u" if rest else str(whole)
-    return f"{_LETTERS[limit.algorithm]}{length}:{_letter(limit.metric)}"
-
-
-def _letter(metric: str) -> str:
-    return _METRICS.get(metric) or f"={metric}"
-
-
-def _metric(letter: str) -> str:
-    return _METRIC_OF.get(letter) or letter[1:]
-
-
 def _amounts(amounts: Mapping[str, int]) -> str:
     """Amounts by metric, as they stand in a body."""
-    if not amounts:
-        return "{}"
-    return _json({_letter(metric): amount for metric, amount in amounts.items()})
+    return _json(write_amounts(amounts)) if amounts else "{}"
 
 
 _json: Final = json.JSONEncoder(separators=(",", ":")).encode

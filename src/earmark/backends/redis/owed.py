@@ -54,35 +54,44 @@ class Outbox:
     def add(self, message: Message) -> None:
         """Keep a message; one too many is lost."""
         with self._lock:
-            if len(self) < self._size:
+            kept = len(self) < self._size
+            if kept:
                 self._owed.append(Owed(time.monotonic(), message))
-                return
-            self.lost += 1
-            first = self.lost == 1
-        if first:
-            logger.error(
-                "the store is owed %d messages, and no more are kept: what is lost stays debited to the end of its"
-                " window, and held for one lease",
-                self._size,
-            )
+        if not kept:
+            self._lose(f"no more than {self._size} are kept")
 
     def take(self, count: int) -> list[Owed]:
-        """Take out so many, the oldest first; `settle` says what became of them."""
+        """Take out so many, from the front; `settle` says what became of them."""
         oldest = time.monotonic() - _MAX_AGE
         taken: list[Owed] = []
+        too_old = 0
         with self._lock:
             while self._owed and len(taken) < count:
                 owed = self._owed.popleft()
                 if owed.since > oldest:
                     taken.append(owed)
                 else:
-                    self.lost += 1
+                    too_old += 1
             self._under_way += len(taken)
+        if too_old:
+            self._lose("the store would not know it any more", count=too_old)
         return taken
 
+    def _lose(self, why: str, *, count: int = 1) -> None:
+        """Count what is lost; the first time it is logged."""
+        with self._lock:
+            first = not self.lost
+            self.lost += count
+        if first:
+            logger.error(
+                "a message that the store is owed is lost, and more may be (%s): what is lost stays debited to the"
+                " end of its window, and held for one lease",
+                why,
+            )
+
     def settle(self, taken: list[Owed], still: list[Owed], failed: int) -> None:
-        """Of what was taken, keep what is owed still; so many others have failed for good."""
+        """Of what was taken, keep what is owed still, behind the rest; so many others have failed for good."""
         with self._lock:
             self._under_way -= len(taken)
             self.lost += failed
-            self._owed.extendleft(reversed(still))
+            self._owed.extend(still)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from earmark.backends.redis.failures import Outage, StoreError
+from earmark.backends.redis.failures import Outage
 from earmark.backends.redis.line import Line
 from earmark.backends.redis.messages import Messages, limits_slots
 from earmark.core.hold import Hold
@@ -27,10 +27,15 @@ _PART: Final = 1 / 3
 _TOGETHER: Final = 1 / 2
 
 
+# Nearer than a clock can count is now.
+_INSTANT: Final = 1 / MICROSECONDS
+
+
 class _Kept(NamedTuple):
     hold: Hold
     period: float
     due: float
+    lapsed: bool = False
 
 
 class Renewal:
@@ -88,37 +93,37 @@ class Renewal:
 
     async def _run(self) -> None:
         task = asyncio.current_task()
-        while self._kept:
-            now = self._now()
-            self._wakes = min(kept.due for kept in tuple(self._kept.values()))
-            if self._wakes > now:
-                await self._sleep(self._wakes - now)
-            else:
-                await self._renew(now)
-        if self._task is task:
-            self._task = None
+        try:
+            while kept_now := self._kept.copy():  # other threads drop theirs meanwhile
+                now = self._now()
+                self._wakes = min(kept.due for kept in kept_now.values())
+                if self._wakes - now >= _INSTANT:
+                    await self._sleep(self._wakes - now)
+                else:
+                    await self._renew(kept_now, now)
+        finally:
+            if self._task is task:
+                self._task = None
 
-    async def _renew(self, now: float) -> None:
+    async def _renew(self, kept_now: dict[Id, _Kept], now: float) -> None:
         """Renew what is due, and what would be soon."""
-        due = [
-            kept for kept in tuple(self._kept.values()) if kept.due - now <= kept.period * _TOGETHER
-        ]
+        due = [kept for kept in kept_now.values() if kept.due - now <= kept.period * _TOGETHER]
         answers = await asyncio.gather(
             *(self._line.ask(self._messages.renew(kept.hold)) for kept in due),
             return_exceptions=True,
         )
         for kept, answer in zip(due, answers, strict=True):
             id_ = kept.hold.id
-            if id_ in self._kept:  # it may have been resolved meanwhile
-                self._kept[id_] = kept._replace(due=self._now() + kept.period)
-            if isinstance(answer, StoreError):
-                logger.error("%s could not be renewed", kept.hold.name, exc_info=answer)
-            elif isinstance(answer, BaseException) and not isinstance(answer, Outage):
-                raise answer
-            elif answer == "gone":
+            if answer == "gone":
                 self._kept.pop(id_, None)
-            elif answer == "lapsed":
-                logger.warning(
-                    "%s was renewed too late: its slots are free, and others may have them",
-                    kept.hold.name,
-                )
+            elif id_ in self._kept:  # it may have been resolved meanwhile
+                lapsed = kept.lapsed or answer == "lapsed"
+                due_again = self._now() + kept.period
+                self._kept[id_] = kept._replace(due=due_again, lapsed=lapsed)
+                if lapsed and not kept.lapsed:
+                    logger.warning(
+                        "%s was renewed too late: its slots are free, and others may have them",
+                        kept.hold.name,
+                    )
+            if isinstance(answer, Exception) and not isinstance(answer, Outage):
+                logger.error("%s could not be renewed", kept.hold.name, exc_info=answer)

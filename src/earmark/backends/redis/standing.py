@@ -34,30 +34,51 @@ class Standing:
         self._down = 0
         self._admitted = 0
         self._reason: str | None = None
+        self._said: set[bool] = set()
         self._lock = threading.Lock()
 
-    def lost(self, reason: str) -> None:
+    def lost(self) -> None:
         """One more line is down."""
         with self._lock:
             self._down += 1
-            first = self._down == 1
+
+    def found(self, reason: str, *, passes: bool) -> None:
+        """Why a line is down, which may change; `passes`: it will be up again by itself.
+
+        Each of the two is logged once per outage.
+        """
+        with self._lock:
             self._reason = reason
-        if first:
+            first = passes not in self._said
+            self._said.add(passes)
+        if first and passes:
             logger.warning(
                 "the store cannot be reached (%s): on_outage=%r decides until it can be",
                 reason,
                 self._on_outage,
             )
+        elif first:
+            logger.error(
+                "the store cannot be used (%s): requests fail until that is mended", reason
+            )
 
     def back(self) -> None:
-        """One line is up again, or gone."""
+        """One line is up again."""
+        if self._one_less():
+            logger.info("the store can be reached again")
+
+    def gone(self) -> None:
+        """One line that was down is no more."""
+        self._one_less()
+
+    def _one_less(self) -> bool:
         with self._lock:
             self._down -= 1
-            last = self._down == 0
-            if last:
-                self._reason = None
-        if last:
-            logger.info("the store can be reached again")
+            if self._down:
+                return False
+            self._reason = None
+            self._said.clear()
+            return True
 
     def admitted(self) -> None:
         """One more request was admitted without the store."""

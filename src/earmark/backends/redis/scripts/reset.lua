@@ -9,7 +9,7 @@ local function forget(scope, name, now)
     return false
   end
   local kind, mark = scopes.kind_of(name), '!' .. name
-  local over = max(now + KEEP, kind.rules.ends(kind, state))
+  local over = min(max(now + KEEP, kind.rules.ends(kind, state)), MAX_AMOUNT)
   scope.states[mark] = {mark, scopes.generation(scope, name, now) + 1, over}
   scope.states[name] = nil
   return true

@@ -1,0 +1,103 @@
+"""One round trip: the messages of everybody on board as calls of two scripts, and everybody's own answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from redis import exceptions
+
+from earmark.backends.redis.asked import Again, Asked
+from earmark.backends.redis.connection import Connection, Dialed, command
+from earmark.backends.redis.failures import Outage, StoreError, is_outage, reason_of
+from earmark.backends.redis.scripts import TAKES, Script
+
+Call = tuple[Script, list[Asked]]
+"""A script, and those whose messages it is to answer."""
+
+# A script that the server does not know is loaded, and where it is forgotten again at once it is sent whole.
+_WAYS: Final = ("EVALSHA", "EVALSHA", "EVAL")
+
+
+async def exchange(
+    dialed: Dialed, header: Callable[[], tuple[str, ...]], flight: list[Asked]
+) -> Outage | None:
+    """Send all, what frees before what takes, and hand out the answers.
+
+    Returns why the store is of no use now, although it answers, or None.
+
+    Args:
+        dialed: the connection.
+        header: the arguments that begin every call, as they are now.
+        flight: who is on board.
+    """
+    connection, scripts = dialed
+    frees = [asked for asked in flight if asked.message.verb not in TAKES]
+    takes = [asked for asked in flight if asked.message.verb in TAKES]
+    calls = [call for call in ((scripts.free, frees), (scripts.take, takes)) if call[1]]
+    ailing: Outage | None = None
+    for way in _WAYS:
+        calls, ails = await _call(connection, way, header(), calls)
+        ailing = ailing or ails
+        if not calls:
+            break
+        # The server was restarted, or its scripts were flushed: none of these calls has been run.
+        for script, _ in calls:
+            await command(connection, "SCRIPT", "LOAD", script.text)
+    return ailing
+
+
+async def _call(
+    connection: Connection, way: str, header: tuple[str, ...], calls: list[Call]
+) -> tuple[list[Call], Outage | None]:
+    """Run scripts in one round trip; return those that the server does not know, and what ails it."""
+    packed: list[bytes] = []
+    for script, batch in calls:
+        keys = [key for asked in batch for key in asked.message.keys]
+        arguments = [
+            part
+            for asked in batch
+            for part in (asked.message.head(again=asked.again), asked.message.body)
+        ]
+        name = script.sha if way == "EVALSHA" else script.text
+        packed.extend(connection.pack_command(way, name, len(keys), *keys, *header, *arguments))
+    await connection.send_packed_command(packed, check_health=False)
+    unknown: list[Call] = []
+    ailing: Outage | None = None
+    for script, batch in calls:
+        try:
+            answers = await connection.read_response()
+        except exceptions.NoScriptError:
+            unknown.append((script, batch))
+        except exceptions.ResponseError as error:
+            for asked in batch:
+                ailing = _refuse(asked, error) or ailing
+        else:
+            ailing = _hand_out(batch, answers) or ailing
+    return unknown, ailing
+
+
+def _hand_out(batch: list[Asked], answers: list[bytes]) -> Outage | None:
+    """Give everybody their own answer, which begins with the id that they sent."""
+    if len(answers) != len(batch):
+        msg = "the store has answered another call"
+        raise exceptions.ConnectionError(msg)
+    ailing: Outage | None = None
+    for asked, answer in zip(batch, answers, strict=True):
+        id_, _, text = answer.decode().partition(" ")
+        if id_ != asked.message.id:
+            msg = "the store has answered another message"
+            raise exceptions.ConnectionError(msg)
+        if text.startswith("failed "):
+            ailing = _refuse(asked, StoreError(text.removeprefix("failed "))) or ailing
+        elif not asked.answer.done():
+            asked.answer.set_result(Again(text) if asked.again else text)
+    return ailing
+
+
+def _refuse(asked: Asked, error: Exception) -> Outage | None:
+    """The store has answered this message with an error, and changed nothing. Returns it where it is an outage."""
+    outage = Outage(reason_of(error), sent=asked.again) if is_outage(error) else None
+    if not asked.answer.done():
+        asked.answer.set_exception(outage or StoreError(reason_of(error), sent=asked.again))
+    return outage
