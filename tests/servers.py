@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -119,3 +119,95 @@ def redis_server(*settings: str) -> Iterator[RedisServer]:
         yield server.start()
     finally:
         server.close()
+
+
+class Sentinel:
+    """A master, a replica, and a sentinel that watches them.
+
+    Attributes:
+        name: what the sentinel calls the master.
+    """
+
+    name = "watched"
+
+    def __init__(self) -> None:
+        self.master = RedisServer()
+        self.replica = RedisServer("--replicaof", HOST, str(self.master.port))
+        self.port = free_port()
+        self._folder = tempfile.TemporaryDirectory(prefix="earmark-sentinel-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start all three, and wait until the sentinel knows the replica."""
+        self.master.start()
+        self.replica.start()
+        settings = Path(self._folder.name) / "sentinel.conf"
+        settings.write_text(
+            f"port {self.port}\nbind {HOST}\ndir {self._folder.name}\n"
+            f"sentinel monitor {self.name} {HOST} {self.master.port} 1\n"
+            f"sentinel down-after-milliseconds {self.name} 300\n"
+            f"sentinel failover-timeout {self.name} 2000\n",
+            encoding="utf-8",
+        )
+        self._process = subprocess.Popen(
+            [str(shutil.which("redis-server")), str(settings), "--sentinel"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        eventually(lambda: len(self._told("replicas")) == 1, "the sentinel knows no replica")
+        eventually(self._in_step, "the replica does not follow")
+        return self
+
+    def replicate(self) -> None:
+        """Wait until the replica has all that was written so far."""
+        with self.master.client(single_connection_client=True) as client:
+            client.set("written-last", "", px=1)
+            assert client.wait(1, STARTUP_SECONDS * 1_000) == 1
+
+    def fail_over(self) -> None:
+        """Kill the master, and wait until the replica has its place."""
+        self.master.kill()
+        eventually(
+            lambda: self._told("get-master-addr-by-name")[1] == str(self.replica.port).encode(),
+            "the sentinel has made no other master",
+        )
+
+    def _in_step(self) -> bool:
+        with self.replica.client() as client:
+            return client.info("replication")["master_link_status"] == "up"
+
+    def _told(self, question: str) -> Any:
+        try:
+            with redis.Redis(host=HOST, port=self.port, protocol=2) as client:
+                return client.execute_command("SENTINEL", question, self.name)
+        except redis.ConnectionError:
+            return []
+
+    def close(self) -> None:
+        """End all three."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self.replica.close()
+        self.master.close()
+        self._folder.cleanup()
+
+
+def eventually(condition: Callable[[], bool], otherwise: str) -> None:
+    """Wait until something is so; it is asked again and again, for a bounded time."""
+    patience = Retry(ConstantBackoff(_PAUSE), int(STARTUP_SECONDS / _PAUSE), (AssertionError,))
+
+    def ask() -> None:
+        assert condition(), otherwise
+
+    patience.call_with_retry(ask, lambda _: None)
+
+
+@contextmanager
+def sentinel() -> Iterator[Sentinel]:
+    """A watched pair of its own."""
+    group = Sentinel()
+    try:
+        yield group.start()
+    finally:
+        group.close()
