@@ -1,5 +1,5 @@
 # Everything runs in .venv, which each command sets up as far as it needs it: a fresh Debian or Ubuntu machine needs
-# no more than Python and make.
+# no more than Python and make. The tests take redis-server from the distribution's packages where it is missing.
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,9 +10,9 @@ BIN := $(VENV)/bin
 
 .PHONY: help
 help:
-	@echo 'make demo        run the gateway of examples/ in front of a provider stand-in (ARGS="--recording PATH")'
+	@echo 'make demo        run the gateway of examples/ in front of a provider stand-in (ARGS="--redis URL --recording PATH")'
 	@echo 'make test        run the tests (ARGS="-k name")'
-	@echo 'make test-long   run them with ten times as many random examples'
+	@echo 'make test-long   run them with ten times as many random examples, and storms of a minute'
 	@echo 'make lint        run ruff, mypy and pyright'
 	@echo 'make build       build the package, install it alone and import every public name'
 	@echo 'make clean       remove .venv and all caches'
@@ -44,9 +44,14 @@ $(VENV)/.group-dev: pyproject.toml $(VENV)/.created
 demo: $(VENV)/.group-demo
 	@$(BIN)/python examples/gateway_demo.py $(ARGS)
 
+# What takes no time where it is there already.
+.PHONY: redis-server
+redis-server:
+	@sh tests/redis-server.sh
+
 # worksteal: a long random test keeps one worker busy while the other takes all the rest.
 .PHONY: test
-test: $(VENV)/.group-test
+test: $(VENV)/.group-test redis-server
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 .PHONY: test-long

@@ -5,6 +5,7 @@ counted, and what `peek` says. Exits with 0 if every row holds, else with 1.
 
     python examples/gateway_demo.py
     python examples/gateway_demo.py --recording answer.sse    # streams a recorded body instead
+    python examples/gateway_demo.py --redis redis://localhost:6379    # keeps the limits there, not in memory
 """
 
 from __future__ import annotations
@@ -23,20 +24,22 @@ from gateway.client import HOLD, User
 from gateway.provider import Provider
 from gateway.script import Script, built_in, recording
 from gateway.serving import serving
+from gateway.stores import memory, redis
 from gateway.table import Table
+from redis import RedisError
 
-from earmark import Event, Limiter, Limits, MemoryBackend, Scope
+from earmark import EarmarkError, Event, Limiter, Limits, Scope
+from earmark.backends import Backend
 from earmark.testing import ManualClock
 
 START: Final = 20.0  # seconds into a minute
 PATIENCE: Final = 60.0  # seconds after which the demo gives up
 
 
-async def play(script: Script, title: str) -> int:
+async def play(script: Script, title: str, backend: Backend, clock: ManualClock) -> int:
     """Start both servers and play every scene; returns the exit code."""
-    clock = ManualClock(START)
     events: asyncio.Queue[Event] = asyncio.Queue()
-    limiter = Limiter(MemoryBackend(clock=clock), observers=[events.put_nowait])
+    limiter = Limiter(backend, observers=[events.put_nowait])
     table = Table(limiter)
     provider = Provider(script.body)
     scopes = {
@@ -54,6 +57,7 @@ async def play(script: Script, title: str) -> int:
         size = f"{len(script.body.content):,} bytes, leaves {script.owed:,} tokens debited"
         print(f"gateway   {gateway_url}")
         print(f"provider  {provider_url}, streams {title} ({size})")
+        print(f"limits    kept {'in memory' if backend.instant else 'on a Redis server'}")
         print(f"clock     injected, {START:g} s into a minute; nothing but the steps moves it")
         print(f"request   holds {HOLD} tokens: 10 for its prompt, 190 for all its output")
         await scenes.settled_then_refused(table, alice, provider, script, clock)
@@ -68,11 +72,17 @@ def _client(base_url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=base_url, timeout=PATIENCE, trust_env=False)
 
 
-async def run(script: Script, title: str) -> int:
-    """Play, but not for ever; returns the exit code."""
+async def run(script: Script, title: str, redis_url: str | None) -> int:
+    """Play, but not for ever; returns the exit code.
+
+    Raises:
+        EarmarkError, RedisError, ValueError: the Redis server cannot be used.
+    """
+    clock = ManualClock(START)
+    store = memory(clock) if redis_url is None else redis(redis_url, clock)
     try:
-        async with asyncio.timeout(PATIENCE):
-            return await play(script, title)
+        async with asyncio.timeout(PATIENCE), store as backend:
+            return await play(script, title, backend, clock)
     except TimeoutError:
         print(f"FAILED: the next step did not end within {PATIENCE:g} s.")
         return 1
@@ -87,14 +97,19 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="PATH",
         help="a recorded body to stream: .sse, .ndjson, .json (an array), .jsonl (a payload a line)",
     )
-    path: Path | None = parser.parse_args(arguments).recording
-    if path is None:
-        return asyncio.run(run(built_in(HOLD), "a body of its own"))
+    parser.add_argument(
+        "--redis",
+        metavar="URL",
+        help="a Redis server to keep the limits on: redis://, rediss:// (TLS) or unix://",
+    )
+    given = parser.parse_args(arguments)
+    path: Path | None = given.recording
     try:
-        script = asyncio.run(recording(path, HOLD))
-    except (OSError, ValueError) as error:
+        script = built_in(HOLD) if path is None else asyncio.run(recording(path, HOLD))
+        title = "a body of its own" if path is None else path.name
+        return asyncio.run(run(script, title, given.redis))
+    except (OSError, ValueError, EarmarkError, RedisError) as error:
         parser.error(str(error))
-    return asyncio.run(run(script, path.name))
 
 
 if __name__ == "__main__":

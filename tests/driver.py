@@ -10,17 +10,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from earmark import Limiter, MemoryBackend, RateLimited, RequestIdConflict, Reservation
-from earmark.testing import ManualClock
 from tests import strategies as do
 from tests.model import Model
-from tests.model_values import SECOND, Hold, Line, Refusal, Statuses, asks_of
+from tests.model_values import Hold, Line, Refusal, Statuses, asks_of
+from tests.player import AGES, START, Player
 from tests.translation import first_when, line_of, run, scope_of, us_of
-
-START: Final = 1_000_000 * SECOND + 7
-AGES: Final = 400 * 86_400 * SECOND
 
 
 @dataclass(eq=False)
@@ -33,23 +30,18 @@ class Pair:
     entered: bool = False
 
 
-class Driver:
-    """One history, step by step. `marks` collects what it went through."""
+class Driver(Player):
+    """One history, through the memory backend and through the model."""
 
     def __init__(self, offers: tuple[do.Offer, ...]) -> None:
-        self.offers = list(offers)
-        self.clock = ManualClock(START / SECOND)
-        self.us = START
+        super().__init__(offers)
         self.backend = MemoryBackend(clock=self.clock)
         self.limiter = Limiter(self.backend)
         self.model = Model()
         self.model.now = START
         self.pairs: list[Pair] = []
-        self.marks: set[str] = set()
         self.names: set[str] = set()
         self.refused: list[RateLimited] = []
-        self.retry = 0
-        self.resets: list[int] = []
         self.turn = 0
         self.check()
 
@@ -146,10 +138,6 @@ class Driver:
         self.marks |= {"refusal"} | ({"impossible ask"} if never else set())
 
     # The steps.
-
-    def chosen(self, numbers: tuple[int, ...]) -> list[do.Offer]:
-        """The offers of some numbers, each once."""
-        return [self.offers[n] for n in dict.fromkeys(n % len(self.offers) for n in numbers)]
 
     def pick(self, number: int) -> Pair | None:
         """The reservation of a number, from the last one backwards, if its handle is still there."""
@@ -304,52 +292,17 @@ class Driver:
         self.model.reset(tuple(offer.place for offer in offers))
         run(self.limiter.reset(*map(scope_of, offers)))
 
-    def do_peek(self, step: do.Peek) -> None:
-        """What is looked at after each step is looked at."""
+    @property
+    def now(self) -> int:
+        """The model's time."""
+        return self.model.now
 
-    def set_clock(self, us: int) -> None:
-        """Set the clock, whose seconds are the double nearest to these microseconds."""
-        self.us = us
-        self.clock.set(us / SECOND)
-
-    def do_wait(self, step: do.Wait) -> None:
-        """Let time pass, or step the clock back."""
-        self.marks |= {"clock stepped back"} if step.us < 0 else set()
-        self.set_clock(max(self.us + step.us, 0))
-
-    def do_waitfor(self, step: do.WaitFor) -> None:
-        """Go to where something ends, or to a microsecond beside it; never back."""
-        now, pair = self.model.now, self.pick(step.which)
-        offer = self.offers[step.offer % len(self.offers)]
-        windows = [line.window for line in offer.place.lines if line.window]
-        target = now
-        if step.what == "window" and windows:
-            window = windows[step.which % len(windows)]
-            target = now - now % window + (1 + step.more) * window
-        elif step.what == "retry":
-            target = now + min(self.retry, AGES)
-        elif step.what == "reset" and self.resets:
-            target = now + min(self.resets[-1 - step.which % len(self.resets)], AGES)
-        elif step.what == "lease" and pair and pair.hold.slots_until < now + AGES:
-            target = int(pair.hold.slots_until)
-        elif step.what == "keep" and pair and pair.hold.keep_until < now + AGES:
-            target = int(pair.hold.keep_until)
-        self.set_clock(max(target + step.off, now))
-
-    def do_amend(self, step: do.Amend) -> None:
-        """Change an amount for the calls to come (R17)."""
-        index = step.offer % len(self.offers)
-        lines = self.offers[index].place.lines
-        if lines:
-            self.offers[index] = self.offers[index].amended(
-                step.which % len(lines), step.amount, step.burst
-            )
-            self.marks.add("changed limit")
-
-    def do_enforce(self, step: do.Enforce) -> None:
-        """Roll a scope out or back, for the calls to come."""
-        index = step.offer % len(self.offers)
-        self.offers[index] = self.offers[index]._replace(enforce=step.enforce)
+    def end_of(self, what: str, number: int) -> float | None:
+        """What the model says."""
+        pair = self.pick(number)
+        if pair is None:
+            return None
+        return pair.hold.slots_until if what == "lease" else pair.hold.keep_until
 
     def do_bad(self, step: do.Bad) -> None:
         """R12: an error, and the check after this step finds nothing changed."""

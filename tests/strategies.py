@@ -168,6 +168,12 @@ class Bad(NamedTuple):
     value: Any = -1
 
 
+class Replay(NamedTuple):
+    """Send a message to the store once more: the last that may have changed anything, or the `back`-th before it."""
+
+    back: int = 0
+
+
 Step: TypeAlias = (
     PreCommit
     | Again
@@ -181,6 +187,7 @@ Step: TypeAlias = (
     | Amend
     | Enforce
     | Bad
+    | Replay
 )
 
 
@@ -306,26 +313,30 @@ adds = _all(
     SMALL,
 )
 # What is drawn from, and how often: `one_of` would take each once.
-kinds: st.SearchStrategy[st.SearchStrategy[Step]] = st.sampled_from(
-    (
-        st.just(Peek()),
-        *(pre_commits,) * 14,
-        _all(Again, HOLDS),
-        *(settles,) * 6,
-        *(_all(Finish, _hows, HOLDS),) * 6,
-        *(adds,) * 3,
-        *(_all(Wait, _waits),) * 2,
-        *(_all(WaitFor, _ends, SMALL, HOLDS, (0, 0, 1, 2), (0, -1, 1)),) * 6,
-        _all(Amend, SMALL, SMALL, AMOUNTS, (None, *AMOUNTS)),
-        _all(Reset, several),
-        _all(Enforce, SMALL, (False, True)),
-        _all(Bad, SMALL, _bad),
-    )
+_kinds: tuple[st.SearchStrategy[Step], ...] = (
+    st.just(Peek()),
+    *(pre_commits,) * 14,
+    _all(Again, HOLDS),
+    *(settles,) * 6,
+    *(_all(Finish, _hows, HOLDS),) * 6,
+    *(adds,) * 3,
+    *(_all(Wait, _waits),) * 2,
+    *(_all(WaitFor, _ends, SMALL, HOLDS, (0, 0, 1, 2), (0, -1, 1)),) * 6,
+    _all(Amend, SMALL, SMALL, AMOUNTS, (None, *AMOUNTS)),
+    _all(Reset, several),
+    _all(Enforce, SMALL, (False, True)),
+    _all(Bad, SMALL, _bad),
 )
+kinds = st.sampled_from(_kinds)
+
+
+# The same with messages that come twice, where there are messages.
+kinds_of_a_store = st.sampled_from((*_kinds, *(_all(Replay, (0, 1, 2, 4)),) * 4))
 
 
 @st.composite
-def histories(draw: st.DrawFn, steps: int) -> History:
+def histories(draw: st.DrawFn, steps: int, *, replays: bool = False) -> History:
     """Histories of so many steps; shorter ones are rare, but a failure shrinks to one."""
     length = min(draw(st.integers(0, 2**20)), steps)
-    return History(draw(offers()), tuple(draw(draw(kinds)) for _ in range(length)))
+    kind = kinds_of_a_store if replays else kinds
+    return History(draw(offers()), tuple(draw(draw(kind)) for _ in range(length)))

@@ -15,14 +15,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 
-from earmark import Limiter, Limits, MemoryBackend, Scope
+from earmark import Limiter, Limits, MemoryBackend, RedisBackend, Scope
 from earmark.testing import ManualClock
+from tests.servers import RedisServer, free_port
 
 ROOT: Final = Path(__file__).parent.parent
 EXAMPLES: Final = ROOT / "examples"
 
+app: Any = import_module("examples.gateway.app")
 table: Any = import_module("examples.gateway.table")
 
 
@@ -75,6 +78,58 @@ def test_b31_the_demo_shows_a_gateway_at_work() -> None:
             ("asks while the provider is down", "502", "requests 2, tokens 30"),
         )
     ]
+
+
+def test_the_demo_keeps_its_limits_on_redis(shared_redis: RedisServer) -> None:
+    """The same rows, whether limits are in memory or on a server; afterwards nothing is left there."""
+    lines = demo("--redis", shared_redis.url)
+    assert "limits    kept on a Redis server" in lines
+    assert rows(lines) == rows(demo())
+    with shared_redis.client() as client:
+        assert list(client.scan_iter("demo-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (f"redis://127.0.0.1:{free_port()}", "the store cannot be reached"),
+        ("redis://nobody:wrong@{address}", "invalid username-password pair"),
+        ("http://{address}", "redis://, rediss://, unix://"),
+    ],
+    ids=["nobody there", "a wrong password", "another scheme"],
+)
+def test_a_server_that_cannot_be_used_is_an_error(
+    url: str, message: str, shared_redis: RedisServer
+) -> None:
+    """The demo says what is wrong with the server, and exits as argparse does."""
+    address = shared_redis.url.removeprefix("redis://")
+    done = run(str(EXAMPLES / "gateway_demo.py"), "--redis", url.format(address=address))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_gateway_answers_503_where_nobody_can_decide(anyio_backend: str) -> None:
+    """A store that cannot be reached, and `on_outage="closed"`: no request goes on."""
+    backend = RedisBackend.from_url(f"redis://127.0.0.1:{free_port()}", on_outage="closed")
+    scopes = {"sk-alice": Scope("api_key:alice", Limits(rpm=10))}
+    nobody = httpx.MockTransport(lambda _: pytest.fail("nothing may be sent"))
+    async with (
+        Limiter(backend) as limiter,
+        httpx.AsyncClient(transport=nobody, base_url="http://provider") as upstream,
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(app.Gateway(limiter, scopes, upstream).app()),
+            base_url="http://gateway",
+        ) as alice,
+    ):
+        answer = await alice.post(
+            app.COMPLETIONS,
+            json={"model": "m", "messages": [{"role": "user", "content": "Hello"}]},
+            headers={"authorization": "Bearer sk-alice"},
+        )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "limits_unavailable")
 
 
 def sse(*events: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 A snippet runs as a reader would paste it: a script of its own, warnings being errors. It may `await` at its top
 level. One that goes on where the one before it stopped has `<!-- continues -->` on a line above it, and runs after
 that one in the same script. A code block that is no Python has another word than `python` after its fence.
+Where one uses the server at redis://localhost:6379, an empty database of the tests' own server is put in its place.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Final
 
 import pytest
 
+from tests.servers import HOST, RedisServer
+
 ROOT: Final = Path(__file__).parent.parent
 DOCUMENTS: Final = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
@@ -29,6 +32,9 @@ FENCE: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 CONTINUES: Final = "<!-- continues -->"
+
+SERVER: Final = re.compile(r"redis://localhost:6379(?:/\d+)?")
+DATABASE: Final = 15
 
 # Runs the snippets of one script in one namespace, on one event loop where they await. Each keeps its place in the
 # document, so that a traceback names the document's own line.
@@ -103,16 +109,30 @@ def run(*command: str, timeout: float) -> None:
     assert "Exception ignored" not in done.stdout, done.stdout
 
 
+def empty_database(server: RedisServer) -> str:
+    """The URL of a database that is empty."""
+    with server.client(db=DATABASE) as client:
+        client.flushdb()
+    return f"redis://{HOST}:{server.port}/{DATABASE}"
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_the_snippets_of_the_documents_run(script: Script) -> None:
+def test_the_snippets_of_the_documents_run(script: Script, request: pytest.FixtureRequest) -> None:
     """Every Python snippet of README, CHANGELOG and docs runs as it stands."""
-    run("-c", RUNNER, str(script.document), *script.snippets, timeout=60)
+    snippets = script.snippets
+    if any(SERVER.search(snippet) for snippet in snippets):
+        url = empty_database(request.getfixturevalue("shared_redis"))
+        snippets = tuple(SERVER.sub(url, snippet) for snippet in snippets)
+    run("-c", RUNNER, str(script.document), *snippets, timeout=60)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_the_examples_run(example: Path) -> None:
+def test_the_examples_run(example: Path, request: pytest.FixtureRequest) -> None:
     """Every script in examples/ runs to its end and is content with what it saw."""
-    run(str(example), timeout=120)
+    arguments = []
+    if example.name.endswith("_redis.py"):
+        arguments = [empty_database(request.getfixturevalue("shared_redis"))]
+    run(str(example), *arguments, timeout=120)
 
 
 def slugs(text: str) -> set[str]:

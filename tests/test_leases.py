@@ -132,16 +132,26 @@ async def test_r10_a_lapsed_lease_leaves_debits_and_the_reservation() -> None:
     "scope", [key(concurrency=1, tpd=100), key(tpd=100)], ids=["slots", "none"]
 )
 async def test_r10_an_unresolved_reservation_is_kept_for_an_hour(scope: Scope, verb: str) -> None:
-    """R10: then a resolver returns False, the debit stays, the id is free, and observers hear of it once."""
+    """R10: then a resolver returns False, the debit stays, and the id is free."""
     async with Table() as table:
         await table.play(R("r1", scope, tok=40, request_id="q"))
         table.clock.set(3_600)
         assert await resolve(table.handles["r1"], verb) is False
         await table.play(used("key.tpd", 40))
-        assert table.kinds() == ["admitted", "expired"]
-        assert table.events[-1].request_id == "q"
         await table.play(R("r2", scope, tok=40, request_id="q"), used("key.tpd", 80))
         assert table.handles["r2"] is not table.handles["r1"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_r10_observers_hear_once_of_what_was_given_up(verb: str) -> None:
+    """R10: `expired`, and no more than that, whoever comes for it afterwards."""
+    async with Table() as table:
+        await table.play(R("r1", WIDE, tok=40, request_id="q"))
+        table.clock.set(3_600)
+        assert await resolve(table.handles["r1"], verb) is False
+        await table.limiter.peek()  # the next message reports it
+        assert table.kinds() == ["admitted", "expired"]
+        assert table.events[-1].request_id == "q"
 
 
 @pytest.mark.parametrize("chosen", ["q", None])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from earmark import Limit, Limiter, Limits, MemoryBackend, RateLimited, Scope, Usage
-from tests.rows import C, P, R, Row, S, See, Table, key, play, used
+from earmark import Limit, Limiter, Limits, RateLimited, Scope, Usage
+from tests.rows import C, P, R, Row, S, See, Stores, Table, key, play, used
 
 pytestmark = pytest.mark.anyio
 
@@ -375,8 +375,8 @@ async def test_r11_a_clock_that_steps_back_stands_still() -> None:
 async def test_r11_a_clock_s_float_is_the_nearest_microsecond() -> None:
     """R11: 1.001 · 10**6 is 1000999.9999999999 in doubles: a window that begins there has begun."""
     scope = one(5, 0.001)
-    limiter = Limiter(MemoryBackend(clock=lambda: 1.001))
-    (status,) = await limiter.peek(scope)
+    async with Limiter(Stores.make(clock=lambda: 1.001)) as limiter:
+        (status,) = await limiter.peek(scope)
     assert status["tokens"].reset_after == 0.001
 
 

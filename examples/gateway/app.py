@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark import (
+    BackendUnavailable,
     Limiter,
     RateLimited,
     Reservation,
@@ -104,6 +105,8 @@ class Gateway:
             reservation = await self._limiter.pre_commit(scope, tokens=chat.estimate())
         except RateLimited as refusal:
             return rate_limited(refusal)
+        except BackendUnavailable:  # a store that is shared, and on_outage="closed"
+            return failed(503, "limits_unavailable", "Nobody can tell whether a limit is reached.")
         try:
             async with reservation:
                 return await self._forward(reservation, chat, body)

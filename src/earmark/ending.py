@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,27 @@ from earmark.core.settlement import NOTHING
 if TYPE_CHECKING:
     from earmark.streams.observed import Observed
 
+logger = logging.getLogger("earmark")
+
 Ending = tuple[Verb, Mapping[str, int], Mapping[str, int]]
 """The verb, what is known exactly, and what is known at least."""
 
 
 def after_stream(observed: Observed) -> Ending:
-    """How a stream's end resolves its reservation: leaving early is never cheaper than staying (B65)."""
-    usage = observed.usage
-    at_least = NOTHING if usage is None else usage.floors()
-    if usage is not None and observed.authoritative:
-        return "settle", usage.determined(), at_least
+    """How a stream's end resolves its reservation: leaving early is never cheaper than staying (B65).
+
+    It never raises: a stream that has ended never leaves its reservation open, whatever it has reported.
+    """
     gone = observed.outcome in {"cancelled", "dropped"}
-    return "abandon" if gone else "close", NOTHING, at_least
+    unknown: Verb = "abandon" if gone else "close"
+    usage = observed.usage
+    if usage is None:
+        return unknown, NOTHING, NOTHING
+    try:
+        at_least = usage.floors()
+        if observed.authoritative:
+            return "settle", usage.determined(), at_least
+    except Exception:
+        logger.exception("the usage of a stream could not be read: its reservation keeps its debit")
+        return unknown, NOTHING, NOTHING
+    return unknown, NOTHING, at_least

@@ -31,11 +31,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_nonce)
 
 
-def process() -> str:
-    """Return the name of this process in the world."""
-    return _nonce
-
-
 def name_of(id_: Id) -> str:
     """Return the name of an id in the world: no other process gives it. That of another process is its own name."""
     return f"{_nonce}.{id_}" if isinstance(id_, int) else id_

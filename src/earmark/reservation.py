@@ -193,6 +193,7 @@ class Reservation:
         self._check_free("take a stream")
         from earmark.streams.observe import observe_stream
 
+        self._office.attend(self._hold)
         stream = observe_stream(
             source,
             on_complete=self._stream_ended,
@@ -207,7 +208,6 @@ class Reservation:
             complete_timeout=complete_timeout,
         )
         self._handed_over = True
-        self._office.attend(self._hold)
         return stream
 
     def token(self) -> str:

@@ -4,8 +4,9 @@
 since 2025 the input and caches as well, which server tools may have raised (C38).
 
 **Combining.** Each field that is not null overwrites the earlier one; nothing is ever added to what a former
-event said. Where the final report has `iterations`, the usage is their sum: the top level leaves out the
-passes of compaction and of an advisor. A second `message_start` begins a new message and forgets the old one.
+event said. Where a report has `iterations`, the usage is their sum, until a later report without any comes to
+more: the top level leaves out the passes of compaction and of an advisor. A second `message_start` begins a new
+message and forgets the old one.
 
 **Final** is a `message_delta` with an output count, once a stop reason (or `message_stop`) was seen. The output
 of `message_start` never is. `message_stop` ends the stream; an `error` event may come in its place.
@@ -20,7 +21,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from earmark.streams.counts import Counts, items_of, length_of, mapping_of, whole
+from earmark.streams.counts import Counts, items_of, length_of, mapping_of, total_of, whole
 from earmark.streams.reader import Reader
 from earmark.usage import Usage
 
@@ -84,8 +85,13 @@ class Anthropic(Reader):
         if thinking is not None:
             self._thinking = thinking
         iterations = _sum_of(self.counts, report.get("iterations"))
+        latest = _usage_of(self._latest)
         if iterations is not None:
             self._iterations = iterations
+        elif self._iterations and latest and total_of(latest) > total_of(self._iterations):
+            self._iterations = (
+                None  # they are those of an earlier report, which this one has passed
+            )
 
     @property
     def usage(self) -> Usage | None:

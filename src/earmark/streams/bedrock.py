@@ -57,10 +57,8 @@ class Bedrock(Reader):
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
         """Take in one event of either stream, or a whole response of Converse."""
         self._note_exception(payload)
-        if "chunk" in payload:
-            native = _decode(payload["chunk"])
-        else:
-            native = payload
+        native = _native(payload)
+        if native is payload:
             self._note_error(event, payload)
         if not native:
             return
@@ -103,7 +101,7 @@ class Bedrock(Reader):
 
     def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
         """What the native dialect counts."""
-        native = _decode(payload["chunk"]) if "chunk" in payload else payload
+        native = _native(payload)
         inner = self._inner or _reader_of(native, self._expected)
         return inner.text_length(event, native) if inner is not None else 0
 
@@ -215,6 +213,13 @@ def _bedrock_usage(counts: Counts, report: Mapping[str, Any]) -> Usage | None:
     if all(count is None for count in (read, made, cached, written, total)):
         return None
     return Usage(whole(read, cached, written), made, cached, written, None, total)
+
+
+def _native(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The event of a model within an event of InvokeModel, or the event itself."""
+    if "chunk" not in payload or any(name in payload for name in _CONVERSE):
+        return payload
+    return _decode(payload["chunk"])
 
 
 def _decode(chunk: object) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from earmark.streams.loops import current_loop, is_cancellation
+from earmark.streams.loops import Loop, current_loop, is_cancellation
 from earmark.streams.observed import Observed, ObservedStream, Outcome
 from earmark.streams.watched import WatchedStream
 
@@ -32,16 +32,24 @@ class DrainingStream(ObservedStream[T]):
         inner: the stream.
         seconds: how long it is read on for after the consumer has gone.
         group: where the task runs; it ends when the stream does.
+
+    Raises:
+        RuntimeError: the task group has ended, or there is no event loop.
     """
 
     __slots__ = ("_closed", "_exchange", "_loop", "_waiting")
 
     def __init__(self, inner: WatchedStream[T], seconds: float, group: TaskGroup) -> None:
-        self._closed = False
+        self._closed = True
         self._waiting = False
-        self._loop = current_loop()
-        self._exchange = _Exchange(inner, seconds)
+        loop = current_loop()
+        if loop is None:
+            msg = "a stream that drains is made in a task, or a callback, of its event loop"
+            raise RuntimeError(msg)
+        self._loop = loop
+        self._exchange = _Exchange(inner, seconds, loop)
         group.start_soon(self._exchange.read, name="earmark.drain")
+        self._closed = False
 
     async def __anext__(self) -> T:
         if self._closed:
@@ -77,20 +85,20 @@ class DrainingStream(ObservedStream[T]):
             self._dropped()
 
     def _dropped(self) -> None:
-        if self._loop is not None:
-            try:
-                self._loop.hand_over(partial(self._exchange.leave, "dropped"))
-            except RuntimeError:
-                logger.debug("a dropped stream is not read on: its event loop is gone")
+        try:
+            self._loop.hand_over(partial(self._exchange.leave, "dropped"))
+        except RuntimeError:
+            logger.debug("a dropped stream is not read on: its event loop is gone")
 
 
 class _Exchange(Generic[T]):
     """Between the consumer, who asks, and the task that reads."""
 
-    __slots__ = ("_answered", "_asked", "_item", "_left", "_scope", "_seconds", "inner")
+    __slots__ = ("_answered", "_asked", "_item", "_left", "_loop", "_scope", "_seconds", "inner")
 
-    def __init__(self, inner: WatchedStream[T], seconds: float) -> None:
+    def __init__(self, inner: WatchedStream[T], seconds: float, loop: Loop) -> None:
         self.inner = inner
+        self._loop = loop
         self._seconds = seconds
         self._asked = anyio.Event()
         self._answered = anyio.Event()
@@ -109,12 +117,12 @@ class _Exchange(Generic[T]):
         return self._item.pop()
 
     def leave(self, outcome: Outcome) -> None:
-        """The consumer has gone: read on for a while. To be called on the loop."""
+        """The consumer has gone: read on for a while. To be called on the loop, in a task or not."""
         if self._left:
             return
         self._left = True
         self.inner.leave(outcome)
-        self._scope.deadline = anyio.current_time() + self._seconds
+        self._scope.deadline = self._loop.now() + self._seconds
         self._asked.set()
 
     async def read(self) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable
 from typing import Final, Literal, Protocol
 
 from earmark.streams.jsonvalues import JSONFramer
-from earmark.streams.kept import RawEvent
+from earmark.streams.kept import RawEvent, Search
 from earmark.streams.sse import SSEFramer
 
 Kind = Literal["sse", "json", "opaque"]
@@ -30,10 +29,6 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _ENOUGH: Final = 64
 
 
-Search = Callable[[bytes], object]
-"""Looks at bytes; None where it finds nothing."""
-
-
 class Framer(Protocol):
     """Cuts bytes into events.
 
@@ -46,6 +41,13 @@ class Framer(Protocol):
     @property
     def plain(self) -> Search:
         """See above."""
+        ...
+
+    def worth(self, chunk: bytes, trigger: Search) -> bytes:
+        """What `feed` has to be given of these bytes, and of those that were held back before.
+
+        What is left out are whole events of JSON objects in which `trigger` finds nothing.
+        """
         ...
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
@@ -82,7 +84,7 @@ class Framing:
             return self.framer.feed(chunk)
         if self.kind is not None:
             return []
-        self._head += chunk
+        self._head = _without_blank_lines(self._head + chunk)
         self.kind = recognise(self._head)
         return self._begin()
 
@@ -107,6 +109,14 @@ class Framing:
         return self.framer.feed(head)
 
 
+def _without_blank_lines(head: bytes) -> bytes:
+    """The first bytes of a body from its first line on that is not blank; blanks that do not end are not kept."""
+    text = head.removeprefix(_BOM)
+    start = len(text) - len(text.lstrip(_BLANK))
+    line = max(text.rfind(b"\n", 0, start), text.rfind(b"\r", 0, start)) + 1
+    return text[max(line, start - _ENOUGH) :]
+
+
 def recognise(head: bytes) -> Kind | None:
     """The framing of a body that begins with these bytes, or None where more of them are needed."""
     text = head.removeprefix(_BOM).lstrip(_BLANK)
@@ -116,7 +126,7 @@ def recognise(head: bytes) -> Kind | None:
         return "sse"
     if not _is_text(head[:_ENOUGH]):
         return "opaque"
-    if len(head) < _ENOUGH:
+    if len(head) < _ENOUGH or not text:
         return None
     # Blanks that do not end are no reason to collect them: an array says nothing else in so many bytes.
     return "json" if _JSON_PERHAPS.match(text) else "sse"

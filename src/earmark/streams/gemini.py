@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from earmark.streams.counts import Counts, items_of, length_of, mapping_of, says_output, whole
-from earmark.streams.reader import Reader, text_of
+from earmark.streams.reader import Reader, index_of, text_of
 from earmark.usage import Usage
 
 _ENDS: Final = frozenset({"completed", "failed", "cancelled", "incomplete"})
@@ -54,10 +54,9 @@ class Gemini(Reader):
         reason = None
         for position, candidate in enumerate(candidates):
             fields = mapping_of(candidate)
-            index = fields.get("index")
             given = _either(fields, "finishReason")
             reason = reason or text_of(given)
-            self._finish(position if index is None else index, given)
+            self._finish(index_of(fields, position), given)
         if text_of(_either(mapping_of(_either(body, "promptFeedback")), "blockReason")):
             self._blocked = True
         report = mapping_of(_either(body, "usageMetadata"))

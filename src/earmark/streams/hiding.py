@@ -158,7 +158,7 @@ class Hider:
 
     def _is_raw_report(self, event: bytes) -> bool:
         dialect = self._watcher.dialect
-        if dialect.trigger.search(event) is None:
+        if self._watcher.trigger(event) is None:
             return False
         try:
             found = [

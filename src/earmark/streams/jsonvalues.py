@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from earmark.streams.kept import Kept, RawEvent
+from earmark.streams.kept import Kept, RawEvent, Search
 
 _OUTSIDE_STRING: Final = re.compile(rb'["{}]')
 _INSIDE_STRING: Final = re.compile(rb'["\\{]')
@@ -60,6 +60,10 @@ class JSONFramer:
     def plain(self) -> Callable[[bytes], object]:
         """Finds nothing: to see whether a piece is whole objects takes as long as to cut it."""
         return _nothing
+
+    def worth(self, chunk: bytes, trigger: Search) -> bytes:
+        """All of them."""
+        return chunk
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
         """The objects that these bytes complete."""

@@ -1,10 +1,11 @@
 """Running what must finish, on asyncio and on trio.
 
 There are two kinds of cancellation and each breaks the other's shield: asyncio's `Task.cancel()` goes
-through an anyio shield, and a cancelled anyio scope leaves `asyncio.shield` at once. So what must finish runs as a
-task of its own, out of reach of both, and is waited for inside a shield, for a bounded time; a cancellation
-that comes meanwhile is raised when the waiting is over (C42). What must finish is telling, and then closing the
-source; on trio, which has the second kind alone, a shield is enough for closing.
+through an anyio shield, and a cancelled anyio scope leaves `asyncio.shield` at once. What must finish is telling, and
+then closing the source; both are waited for through either kind, for a bounded time, and a cancellation that comes
+meanwhile is raised when the waiting is over (C42). Telling is a task of its own, waited for inside a shield, since it
+may take longer than it is waited for. Closing has to stay in the consumer's task and context: see `uncut`. On trio,
+which has the second kind alone, a shield is enough for that.
 
 A finaliser may run anywhere and may not wait: it hands its work to the loop to which the stream belongs.
 """
@@ -16,13 +17,14 @@ import contextvars
 import inspect
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import anyio
 
 from earmark.shielding import in_trio, outlast
+from earmark.streams.uncut import Uncut
 
 if TYPE_CHECKING:
     import trio.lowlevel
@@ -35,8 +37,16 @@ Errors: TypeAlias = BaseExceptionGroup[BaseException]
 _running: Final[set[asyncio.Task[Any]]] = set()
 
 
-Closing = Callable[[], Coroutine[Any, Any, None]]
-"""Begins to close something; called once, or a second time where nothing of the first has run."""
+class Closed(NamedTuple):
+    """What came of closing something.
+
+    Attributes:
+        failure: what it raised, or None.
+        cancelled: the cancellation of the caller that came meanwhile, which the caller has to raise, or None.
+    """
+
+    failure: BaseException | None = None
+    cancelled: asyncio.CancelledError | None = None
 
 
 class Loop(Protocol):
@@ -46,18 +56,21 @@ class Loop(Protocol):
         """Run `work` to its end, and wait for it, cancelled or not, for at most so many seconds.
 
         What it raises is logged. To be called on this loop.
+
+        Raises:
+            BaseException: a cancellation that came meanwhile, or what the work raised to end the process.
         """
         ...
 
-    async def see_through(self, work: Closing, seconds: float) -> None:
-        """Run what `work` returns to its end, or for so many seconds, and wait for it, cancelled or not.
+    async def see_through(self, work: Awaitable[object], seconds: float) -> Closed:
+        """Await `work` in the caller's own task to its end, cancelled or not; after so many seconds it is cut off.
 
-        To be called on this loop.
-
-        Raises:
-            BaseException: what it raises. Where asyncio cancels the caller meanwhile, that cancellation is raised
-                once the work is done, and what the work raises is logged.
+        That is logged. To be called on this loop. What the work raises is returned.
         """
+        ...
+
+    def now(self) -> float:
+        """The clock of this loop, in seconds: that of anyio's deadlines. To be called on it, in a task or not."""
         ...
 
     def hand_over(self, work: Callable[[], object]) -> None:
@@ -114,13 +127,12 @@ def must_pass(error: BaseException) -> bool:
     return isinstance(error, GeneratorExit) or ends_the_process(error) or is_ours(error)
 
 
-async def see_through(work: Closing, seconds: float) -> None:
+async def see_through(work: Awaitable[object], seconds: float) -> Closed:
     """`Loop.see_through` on the loop that runs this; run by hand, without a loop, nobody can cancel."""
     loop = current_loop()
     if loop is None:
-        await work()
-    else:
-        await loop.see_through(work, seconds)
+        return await _closed(work)
+    return await loop.see_through(work, seconds)
 
 
 class _Asyncio:
@@ -142,34 +154,18 @@ class _Asyncio:
             finally:
                 del cancelled  # a cycle with its own traceback would keep the stream alive
 
-    async def see_through(self, work: Closing, seconds: float) -> None:
-        begun = False
+    async def see_through(self, work: Awaitable[object], seconds: float) -> Closed:
+        task = asyncio.current_task()
+        if task is None:  # a coroutine that somebody runs by hand
+            return await _closed(work)
+        uncut = Uncut(work, task)
+        failure = (await _closed(uncut.run(seconds))).failure
+        if uncut.cut:
+            _log_unclosed(seconds)
+        return Closed(failure, uncut.cancelled)
 
-        async def run() -> BaseException | None:
-            nonlocal begun
-            begun = True
-            return await _failure_of(work, seconds)
-
-        task = self._loop.create_task(run())
-        _running.add(task)
-        task.add_done_callback(_running.discard)
-        failure: BaseException | None = None
-        cancelled = await outlast(task, seconds)
-        try:
-            if task.cancelled() and not begun:  # with the loop, which is ending
-                failure = await _failure_of(work, seconds)
-            elif not task.done():
-                task.add_done_callback(_log_unclosed)
-            elif not task.cancelled():
-                failure = task.result()
-            if failure is not None and (cancelled is None or ends_the_process(failure)):
-                raise failure
-            if failure is not None:
-                _log_failed(failure)
-            if cancelled is not None:
-                raise cancelled
-        finally:
-            del cancelled, failure  # as above
+    def now(self) -> float:
+        return self._loop.time()
 
     def hand_over(self, work: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(self._call, work)
@@ -204,15 +200,21 @@ class _Trio:
         self._token = token
 
     async def finish(self, work: Awaitable[object], seconds: float) -> None:
-        done = anyio.Event()
-        self._start(work, done)
+        waiting = _Waiting()
+        self._start(work, waiting)
         with anyio.move_on_after(seconds, shield=True):
-            await done.wait()
-        if not done.is_set():
+            await waiting.done.wait()
+        waiting.over = True
+        if not waiting.done.is_set():
             _log_late(seconds)
+        if waiting.error is not None:
+            raise waiting.error
 
-    async def see_through(self, work: Closing, seconds: float) -> None:
-        await _in_time(work, seconds)
+    async def see_through(self, work: Awaitable[object], seconds: float) -> Closed:
+        return await _closed(_in_time(work, seconds))
+
+    def now(self) -> float:
+        return anyio.current_time()
 
     def hand_over(self, work: Callable[[], object]) -> None:
         self._token.run_sync_soon(self._call, work)
@@ -220,9 +222,9 @@ class _Trio:
     def _call(self, work: Callable[[], object]) -> None:
         result = _called(work)
         if inspect.isawaitable(result):
-            self._start(result, anyio.Event())
+            self._start(result, _Waiting(over=True))
 
-    def _start(self, work: Awaitable[object], done: anyio.Event) -> None:
+    def _start(self, work: Awaitable[object], waiting: _Waiting) -> None:
         # It is there, since this runs on it; users of asyncio need not have it.
         import trio
 
@@ -232,15 +234,31 @@ class _Trio:
             except trio.Cancelled:
                 _log_lost()
                 raise
+            except BaseException as error:
+                # What a system task raises becomes an internal error of trio's: whoever waits raises it as it is.
+                if waiting.over or not ends_the_process(error):
+                    raise
+                waiting.error = error
             finally:
-                done.set()
+                waiting.done.set()
 
         try:
             trio.lowlevel.spawn_system_task(run, context=contextvars.copy_context())
         except RuntimeError:  # the run is ending, and takes no tasks any more
             _log_lost()
             discard(work)
-            done.set()
+            waiting.done.set()
+
+
+class _Waiting:
+    """Whoever waits for what runs elsewhere."""
+
+    __slots__ = ("done", "error", "over")
+
+    def __init__(self, *, over: bool = False) -> None:
+        self.done = anyio.Event()
+        self.error: BaseException | None = None
+        self.over = over
 
 
 def _called(work: Callable[[], object]) -> object:
@@ -269,31 +287,26 @@ async def logged(work: Awaitable[object]) -> None:
         logger.exception("on_complete has failed; the stream goes on")
 
 
-async def _in_time(work: Closing, seconds: float) -> None:
-    with anyio.move_on_after(seconds, shield=True) as scope:
-        await work()
-    if scope.cancelled_caught:
-        logger.warning("a source was not closed after %s s, and is left", seconds)
-
-
-async def _failure_of(work: Closing, seconds: float) -> BaseException | None:
-    """What it raises, also where that ends the process: a task of asyncio's would end the loop with it at once."""
+async def _closed(work: Awaitable[object]) -> Closed:
+    """Await it, and return what it raises."""
     try:
-        await _in_time(work, seconds)
-    except BaseException as error:
-        if must_pass(error) and not ends_the_process(error):
-            raise
-        return error
-    return None
+        await work
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the caller raises it
+        return Closed(error)
+    return Closed()
 
 
-def _log_unclosed(task: asyncio.Task[BaseException | None]) -> None:
-    if not task.cancelled() and (failure := task.result()) is not None:
-        _log_failed(failure)
+async def _in_time(work: Awaitable[object], seconds: float) -> None:
+    with anyio.move_on_after(seconds, shield=True) as scope:
+        await work
+    if scope.cancelled_caught:
+        _log_unclosed(seconds)
 
 
-def _log_failed(failure: BaseException) -> None:
-    logger.error("a source could not be closed", exc_info=failure)
+def _log_unclosed(seconds: float) -> None:
+    logger.warning("a source was not closed after %s s, and is left", seconds)
 
 
 def _log_lost() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from anyio.abc import TaskGroup
 
@@ -50,9 +50,9 @@ def observe_stream(
         expected_choices: how many choices the request asked for (n).
         estimate: asked for a usage where the provider's own last word did not arrive.
         aclose: closes what the source reads from, such as an httpx response's `aclose`; plain or async. The
-            source's own `aclose` or `close` is called in any case. On asyncio a task of their own calls them.
-        complete_timeout: seconds for which an async `on_complete` is waited for, and then the closing of the
-            source; `on_complete` goes on by itself afterwards.
+            source's own `aclose` or `close` is called in any case. All are called in the consumer's task.
+        complete_timeout: seconds for which an async `on_complete` is waited for, and then for each thing that is
+            closed; `on_complete` goes on by itself afterwards, and a close is cut off.
         max_event: the largest event that is read whole, in bytes; of a larger one the end is searched.
         hide_usage: keep the event that has nothing but the usage from the consumer, and change nothing else.
         drain: seconds for which the source is read on after the consumer has gone, so that the provider's own
@@ -64,6 +64,7 @@ def observe_stream(
     Raises:
         TypeError: the source cannot be iterated with `async for`, or a callback cannot be called.
         ValueError: a number is out of its range, or no dialect has this name.
+        RuntimeError: the task group has ended; nothing is told then, and nothing closed.
     """
     _check_count("expected_choices", expected_choices)
     _check_count("max_event", max_event)
@@ -74,17 +75,28 @@ def observe_stream(
             "drain and task_group belong together: seconds, and the task group in which to read on"
         )
         raise ValueError(msg)
-    if not callable(on_complete):
-        msg = f"on_complete must be a plain or an async function, not {on_complete!r}"
-        raise TypeError(msg)
+    _check_function("on_complete", on_complete)
+    for name, given in (("on_drop", on_drop), ("estimate", estimate), ("aclose", aclose)):
+        if given is not None:
+            _check_function(name, given)
     made_by = factory(dialect) if isinstance(dialect, str) else dialect
     watcher = Watcher(made_by, expected_choices, max_event, count_text=estimate is not None)
     teller = Teller(on_complete, on_drop, complete_timeout)
     watched = WatchedStream(source, watcher, teller, estimate, aclose)
     stream: ObservedStream[T] = watched
     if drain is not None and task_group is not None:
-        stream = DrainingStream(watched, drain, task_group)
+        try:
+            stream = DrainingStream(watched, drain, task_group)
+        except BaseException:
+            watched.disarm()
+            raise
     return HidingStream(stream, watcher) if hide_usage else stream
+
+
+def _check_function(name: str, value: object) -> None:
+    if not callable(value):
+        msg = f"{name} must be a function, not {value!r}"
+        raise TypeError(msg)
 
 
 def _check_count(name: str, value: object) -> None:
@@ -94,6 +106,19 @@ def _check_count(name: str, value: object) -> None:
 
 
 def _check_seconds(name: str, value: object) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-        msg = f"{name} must be a number of seconds above 0, not {value!r}"
+    try:
+        # A float of it is what deadlines are made of: an int may be too large for one.
+        good = type(value) in (int, float) and float(cast("float", value)) > 0
+    except OverflowError:
+        good = False
+    if not good:
+        msg = f"{name} must be a number of seconds above 0, not {_shown(value)}"
         raise ValueError(msg)
+
+
+def _shown(value: object) -> str:
+    """The value for a message: an int of thousands of digits has no text."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "a number of more digits than can be shown"

@@ -14,11 +14,15 @@ tokens are the largest of the choices, output and reasoning the sum (B37); a rep
 or of several, covers all of them.
 
 **Final** is a report that says something about the output and comes when every expected choice has finished
-(B38), or with `choices: []`, where the provider never gives a finish reason (Snowflake). `[DONE]` ends the
-stream. Without it (GPUStack, Perplexity, the SDKs, which swallow it) a source may stop once every expected
-choice has finished, unless a `"usage": null` beside a finish reason has announced a report that did not come: on
-other chunks it says no more, and is not looked for. In legacy completions that null announces nothing: vLLM always
-sends it.
+(B38), or with `choices: []`, where the provider never gives a finish reason (Snowflake). But a running count may
+come like that as well: with `choices: []` each time, or from a provider that gives a finish reason with every
+chunk. So where nothing but an empty chunk makes a report final, or where none came apart from a finish reason, it
+is final only if the stream was read to `[DONE]` or to its end: leaving is never cheaper than staying.
+
+`[DONE]` ends the stream. Without it (GPUStack, Perplexity, the SDKs, which swallow it) a source may stop once every
+expected choice has finished, unless a `"usage": null` beside a finish reason has announced a report that did not
+come: on other chunks it says no more, and is not looked for. In legacy completions that null announces nothing:
+vLLM always sends it.
 
 **Reasoning** is inside the completion, unless the total says that it is not (xAI), or it is larger than the
 completion and no total contradicts, or the provider is known to leave it out: Vercel's gateway with Gemini, where
@@ -42,7 +46,7 @@ from earmark.streams.counts import (
     total_of,
     whole,
 )
-from earmark.streams.reader import MAX_CHOICES, Reader, text_of
+from earmark.streams.reader import MAX_CHOICES, Reader, index_of, text_of
 from earmark.usage import Usage
 
 _INPUT_DETAILS: Final = (
@@ -67,7 +71,14 @@ class OpenAI(Reader):
         rb'"(?:usage"\s*:\s*\{|finish_reason"\s*:\s*"|error"\s*(?::\s*[^\sn]|[,}]))'
     )
 
-    __slots__ = ("_after_finish", "_announced", "_by_choice", "_on_empty", "_whole")
+    __slots__ = (
+        "_after_finish",
+        "_announced",
+        "_by_choice",
+        "_on_empty",
+        "_reported_apart",
+        "_whole",
+    )
 
     def __init__(self, expected_choices: int = 1) -> None:
         super().__init__(expected_choices)
@@ -76,6 +87,7 @@ class OpenAI(Reader):
         self._announced = False
         self._after_finish = False
         self._on_empty = False
+        self._reported_apart = False
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
         """Take in one chunk, or a whole response: they differ in `delta` and `message` alone."""
@@ -89,7 +101,7 @@ class OpenAI(Reader):
                 self._fail(fields["error"])
             reason = fields.get("finish_reason")
             finishes = finishes or text_of(reason) is not None
-            self._finish(fields.get("index", position), reason)
+            self._finish(index_of(fields, position), reason)
         self._note_error(event, payload)
         # These say something only beside what the trigger finds: it does not find them, and they are not worth it.
         usage = payload.get("usage", _ABSENT)
@@ -98,32 +110,39 @@ class OpenAI(Reader):
             self.ended = True
         if usage is None and finishes and shape != "text_completion":
             self._announced = True
-        self._see_reports(payload, choices)
+        if self._see_reports(payload, choices) and not finishes:
+            # On a chunk that goes on, or once all have finished: a finish reason is not what every report comes with.
+            self._reported_apart = self._reported_apart or bool(choices) or self._all_finished()
 
-    def _see_reports(self, payload: Mapping[str, Any], choices: Sequence[Any]) -> None:
+    def _see_reports(self, payload: Mapping[str, Any], choices: Sequence[Any]) -> bool:
+        """Take in the reports of a chunk; True where it has one."""
         report = self._read(payload.get("usage"), payload)
         if report is None:
             report = self._read(mapping_of(payload.get("x_groq")).get("usage"), payload)
-        if report is None:
-            for position, choice in enumerate(choices):
-                fields = mapping_of(choice)
-                report = self._read(fields.get("usage"), payload)
-                if report is not None:
-                    self._take(report, fields.get("index", position))
-        elif len(choices) == 1:
-            self._take(report, mapping_of(choices[0]).get("index", 0))
-        else:
-            self._take(report, None)
-            self._on_empty = self._on_empty or not choices
+        if report is not None:
+            if len(choices) == 1:
+                self._take(report, index_of(mapping_of(choices[0]), 0))
+            else:
+                self._take(report, None)
+                self._on_empty = self._on_empty or not choices
+            return True
+        found = False
+        for position, choice in enumerate(choices):
+            fields = mapping_of(choice)
+            report = self._read(fields.get("usage"), payload)
+            if report is not None:
+                self._take(report, index_of(fields, position))
+                found = True
+        return found
 
     def _read(self, value: object, payload: Mapping[str, Any]) -> Usage | None:
         report = mapping_of(value)
         return usage_of(self.counts, report, payload) if report else None
 
-    def _take(self, report: Usage, index: object) -> None:
+    def _take(self, report: Usage, index: int | None) -> None:
         """Let a report in, for one choice or (index None) for all of them."""
         self._after_finish = self._after_finish or (self._all_finished() and says_output(report))
-        if type(index) is not int:
+        if index is None:
             if self._counts_more(report, self._whole):
                 self._whole = report
         elif 0 <= index < MAX_CHOICES and self._counts_more(report, self._by_choice.get(index)):
@@ -158,6 +177,11 @@ class OpenAI(Reader):
         # Before the finish, or where there is none, only a count above zero can be the last word.
         settled = self._all_finished() or self._expected == 1
         return self._on_empty and settled and bool(usage.output_tokens)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether only the end makes the last report final, see the head of this module."""
+        return not self.ended and not (self._after_finish and self._reported_apart)
 
     @property
     def finished(self) -> bool:

@@ -81,10 +81,10 @@ class Reader:
     def _all_finished(self) -> bool:
         return bool(self.reasons) and len(self.reasons) >= self._expected
 
-    def _finish(self, index: object, reason: object) -> None:
+    def _finish(self, index: int, reason: object) -> None:
         """Note the finish reason of a choice, where it is one: null, "" and "null" are none."""
         text = text_of(reason)
-        if text is None or type(index) is not int or not 0 <= index < MAX_CHOICES:
+        if text is None or not 0 <= index < MAX_CHOICES:
             return
         self.reasons[index] = text
 
@@ -99,6 +99,12 @@ class Reader:
         """Keep the first error: those that follow are mostly its echoes."""
         if self.error is None:
             self.error = _error_text(error)
+
+
+def index_of(fields: Mapping[str, Any], position: int) -> int:
+    """The index that a choice says it has; where that is no integer, its position in the event."""
+    index = fields.get("index")
+    return index if type(index) is int else position
 
 
 def text_of(value: object) -> str | None:

@@ -11,9 +11,9 @@ import inspect
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from types import AsyncGeneratorType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from earmark.streams.loops import must_pass
+from earmark.streams.loops import Closed, Errors, ends_the_process, see_through
 
 logger = logging.getLogger("earmark.streams")
 
@@ -39,7 +39,7 @@ def iterator_of(source: AsyncIterable[T]) -> AsyncIterator[T]:
     return source.__aiter__()
 
 
-def closers(source: object, iterator: object, aclose: Close | None) -> tuple[Close, ...]:
+def closers(source: object, iterator: object, aclose: Close | None) -> list[Close]:
     """What closes a source, in order: its iterator, the source itself, and what the caller gave."""
     found: list[Close] = []
     for thing in (iterator,) if iterator is source else (iterator, source):
@@ -48,56 +48,81 @@ def closers(source: object, iterator: object, aclose: Close | None) -> tuple[Clo
             found.append(close)
     if aclose is not None:
         found.append(aclose)
-    return tuple(found)
+    return found
 
 
-def not_running(closing: tuple[Close, ...]) -> tuple[Close, ...]:
+def not_running(closing: list[Close]) -> list[Close]:
     """What can be closed while another task waits for the source: a generator that runs cannot."""
-    return tuple(
+    return [
         close
         for close in closing
         if not getattr(getattr(close, "__self__", None), "ag_running", False)
-    )
+    ]
 
 
-async def close_all(closing: tuple[Close, ...]) -> None:
-    """Close, each in turn, whatever the others do.
+async def close_all(closing: list[Close], seconds: float) -> None:
+    """Close, each in turn, whatever the others do, cancelled or not, and each for at most so many seconds.
+
+    What was called is taken off the list.
 
     Raises:
         Exception: the first error there was, after all have been called. One that is no Exception but harms
             nobody, such as a CancelledError where nobody cancelled, comes as the cause of a RuntimeError.
-        BaseException: what has to go on comes before that, after all have been called as well.
+        BaseException: what has to go on comes before that, after all have been called as well: what ends the
+            process, or a cancellation of asyncio's own that came meanwhile. The error is then logged.
     """
-    failure: BaseException | None = None
-    passing: BaseException | None = None
+    came: list[Closed] = []
+    while closing:
+        came.append(await _close(closing.pop(0), seconds))
+    error = _outcome(came)
+    came.clear()
     try:
-        for close in closing:
-            try:
-                result = close()
-                if inspect.isawaitable(result):
-                    await result
-            except GeneratorExit:
-                raise
-            except BaseException as error:  # noqa: BLE001 - it is raised once the others have been closed
-                if must_pass(error):
-                    passing = passing or error
-                else:
-                    failure = failure or error
-        if passing is not None:
-            raise passing
-        if isinstance(failure, Exception):
-            raise failure
-        if failure is not None:
-            msg = f"closing a source has failed: {failure!r}"
-            raise RuntimeError(msg) from failure
+        if error is not None:
+            raise error
     finally:
-        del failure, passing  # a cycle with their own tracebacks would keep the source alive
+        del error  # a cycle with its own traceback would keep the source alive
 
 
-async def close_quietly(closing: tuple[Close, ...]) -> None:
+def _outcome(came: list[Closed]) -> BaseException | None:
+    """What has to be raised of all that came; a failure that is not is logged."""
+    failures = [closed.failure for closed in came if closed.failure is not None]
+    passing = [error for error in failures if ends_the_process(error)]
+    passing += [closed.cancelled for closed in came if closed.cancelled is not None]
+    failure = next((error for error in failures if error not in passing), None)
+    if passing:
+        if failure is not None:
+            logger.error("a source could not be closed", exc_info=failure)
+        return passing[0]
+    if failure is None or isinstance(failure, Exception):
+        return failure
+    wrapped = RuntimeError(f"closing a source has failed: {failure!r}")
+    wrapped.__cause__ = failure
+    return wrapped
+
+
+async def _close(close: Close, seconds: float) -> Closed:
+    try:
+        result = close()
+    except BaseException as error:  # noqa: BLE001 - it is raised once the others have been closed
+        return Closed(error)
+    if not inspect.isawaitable(result):
+        return Closed()
+    closed = await see_through(result, seconds)
+    return closed._replace(failure=None) if _is_exit(closed.failure) else closed
+
+
+def _is_exit(failure: BaseException | None) -> bool:
+    """Whether this is how a generator ends that is left within a task group, which puts every end in a group."""
+    return (
+        isinstance(failure, BaseExceptionGroup)
+        and cast("Errors", failure).split(GeneratorExit)[1] is None
+    )
+
+
+async def close_quietly(closing: list[Close], seconds: float) -> None:
     """Close a source whose end has been told already: a failure is logged."""
     try:
-        await close_all(closing)
+        await close_all(closing, seconds)
     except Exception:
         logger.exception("a source could not be closed")
 

@@ -15,18 +15,27 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from earmark.streams.kept import Kept, RawEvent
+from earmark.streams.kept import Kept, RawEvent, Search
 
 _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 
-# One or more whole events with LF alone, whose data begins as a JSON object does, none of them named "error".
-# `.` takes in a CR, which would end a line: the caller sees to it that there is none.
-PLAIN: Final = re.compile(rb"(?:(?:event: (?!error).*\n)?data: \{.*\n\n)+\Z")
+# Whole events with LF alone, whose data begins as a JSON object does, none of them named "error", with comments and
+# the fields that are about reconnecting; or comments alone. `.` takes in a CR, which would end a line: the caller
+# sees to it that there is none.
+PLAIN: Final = re.compile(
+    rb"(?:(?:(?:event: (?!error)|id:|:|retry:).*\n)*+data: ?\{.*\n\n|(?::.*\n)++\n)+\Z"
+)
 
 _plain: Final = PLAIN.match
 
 # A chunk that is exactly one event, the most common of all.
 _ONE: Final = re.compile(rb"(?:event: ?(.*)\n)?data: ?(\{.*)\n\n\Z")
+
+# The longest beginning of an event that is held back, to be looked at as a whole: most events are shorter.
+_MAX_HELD: Final = 16 * 1024
+
+# No name that says anything is longer.
+_MAX_NAME: Final = 1024
 
 _CR: Final = 13
 
@@ -46,7 +55,9 @@ class SSEFramer:
 
     __slots__ = (
         "_after_cr",
+        "_between",
         "_data",
+        "_held",
         "_line",
         "_long",
         "_max",
@@ -67,6 +78,8 @@ class SSEFramer:
         self._name: str | None = None
         self._data: Kept | None = None
         self._stray: Kept | None = None
+        self._between = True
+        self._held: bytes = b""
         self.idle = True
 
     @property
@@ -74,9 +87,30 @@ class SSEFramer:
         """Finds whole events that need not be cut."""
         return _plain
 
+    def worth(self, chunk: bytes, trigger: Search) -> bytes:
+        """What has to be cut of these bytes and of those held back.
+
+        Events in which the trigger finds nothing are left out, and the beginning of one is held back: most events
+        say nothing, and need not be cut to know that, wherever their bytes were.
+        """
+        if not self._between:
+            return chunk
+        searched = max(len(self._held) - 1, 0)
+        chunk, self._held = self._held + chunk, b""
+        self.idle = False
+        whole = chunk.replace(b"\r\n", b"\n") if _CR in chunk else chunk
+        blank = whole.rfind(b"\n\n", searched)
+        end = blank + 2 if blank >= 0 else 0
+        whole, rest = whole[:end], whole[end:]
+        if len(rest) > _MAX_HELD or _CR in rest or _CR in whole:
+            return chunk  # lines that end with CR, one that may, or a long one: line by line
+        self._held = rest
+        self.idle = not rest
+        return b"" if trigger(whole) is None and _plain(whole) is not None else whole
+
     def feed(self, chunk: bytes) -> list[RawEvent]:
         """The events that these bytes complete."""
-        if self.idle and len(chunk) <= self._max:
+        if self._between and len(chunk) <= self._max:
             event = _single(chunk)
             if event is not None:
                 return [event]
@@ -92,7 +126,7 @@ class SSEFramer:
             self._continue_line(chunk[start:])
         if chunk:
             self._after_cr = chunk.endswith(b"\r")
-        self.idle = not (
+        self._between = not (
             self._line
             or self._long
             or self._after_cr
@@ -100,10 +134,13 @@ class SSEFramer:
             or self._data is not None
             or self._stray is not None
         )
+        self.idle = self._between and not self._held
         return self._taken()
 
     def finish(self) -> list[RawEvent]:
         """The events that the end of the source completes: a last line and a last blank line may be missing."""
+        held, self._held = self._held, b""
+        self._out = self.feed(held)
         self._end_line(b"")
         self._dispatch()
         return self._taken()
@@ -154,7 +191,7 @@ class SSEFramer:
         if field == b"data":
             self._add_data(value)
         elif field == b"event":
-            self._name = value.decode("utf-8", "replace") or None
+            self._name = value[:_MAX_NAME].decode("utf-8", "replace") or None
         elif field == b"error":
             self._out.append(("error", value, None))
         elif field in _SILENT:
@@ -183,17 +220,8 @@ class SSEFramer:
 
 def _single(chunk: bytes) -> RawEvent | None:
     """The event that a chunk is, where it is exactly one of the common form."""
-    if _CR not in chunk:
-        match = _ONE.match(chunk)
-        if match is None:
-            return None
-        name = match[1]
-        return name.decode("utf-8", "replace") or None if name else None, match[2], None
-    if (
-        chunk.endswith(b"\r\n\r\n")
-        and chunk.startswith(b"data: {")
-        and chunk.find(b"\r") == len(chunk) - 4
-        and chunk.find(b"\n") == len(chunk) - 3
-    ):
-        return None, chunk[6:-4], None
-    return None
+    match = None if _CR in chunk else _ONE.match(chunk)
+    if match is None:
+        return None
+    name = match[1]
+    return name[:_MAX_NAME].decode("utf-8", "replace") or None if name else None, match[2], None

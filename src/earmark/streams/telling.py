@@ -68,13 +68,13 @@ class Teller:
         if inspect.isawaitable(result) and not self._hand_over(lambda: result):
             discard(result)
 
-    def close_dropped(self, closing: tuple[Close, ...]) -> None:
+    def close_dropped(self, closing: list[Close]) -> None:
         """Close a source from a finaliser: on its loop, and where there was none what can be closed without."""
         if not closing:
             return
         if self.loop is not None:
             try:
-                self.loop.hand_over(partial(close_quietly, closing))
+                self.loop.hand_over(partial(close_quietly, closing, self.seconds))
             except RuntimeError:
                 logger.debug("a dropped stream's source was not closed: its event loop is gone")
             return

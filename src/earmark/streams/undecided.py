@@ -85,7 +85,7 @@ class Undecided:
         self._events.append((event, data))
         self.found = detect(event, data)
         if self.found is None:
-            self._size += _size_of(data)
+            self._size += _size_of(data) + len(event or "")
             if self._size >= _MAX_SIZE or len(self._events) >= _MAX_EVENTS:
                 self.found = UNKNOWN
 

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterable, Callable, Coroutine
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from earmark.streams.estimating import Estimate, with_estimate
-from earmark.streams.loops import current_loop, is_cancellation, see_through
+from earmark.streams.loops import current_loop, is_cancellation
 from earmark.streams.observed import Observed, ObservedStream, Outcome
 from earmark.streams.sources import (
     Close,
@@ -33,11 +32,12 @@ from earmark.streams.watcher import Watcher
 
 T = TypeVar("T")
 
-CloseSome = Callable[[tuple[Close, ...]], Coroutine[Any, Any, None]]
+CloseSome = Callable[[list[Close], float], Coroutine[Any, Any, None]]
 
 # What keeps the next item from being asked for; None: nothing does.
 _NEW: Final = "new"
 _BUSY: Final = "busy"
+_KEPT: Final = "kept"
 _CLOSED: Final = "closed"
 
 # The outcomes that are the consumer's doing.
@@ -61,8 +61,10 @@ class WatchedStream(ObservedStream[T]):
         "_advance",
         "_closing",
         "_estimate",
+        "_failed",
         "_gate",
         "_items",
+        "_kept",
         "_left",
         "_observed",
         "_teller",
@@ -86,11 +88,16 @@ class WatchedStream(ObservedStream[T]):
         self._items = 0
         self._left: Outcome | None = None
         self._observed: Observed | None = None
+        self._kept: list[T] = []
+        self._failed = False
         self._gate: str | None = _NEW
 
     async def __anext__(self) -> T:
         if self._gate is not None:
             self._enter()
+            if self._kept:
+                self._gate = None
+                return self._kept.pop()
         self._gate = _BUSY
         try:
             item = await self._advance()
@@ -109,7 +116,7 @@ class WatchedStream(ObservedStream[T]):
         ):
             watcher.size += len(piece)
         elif self._observed is None and watcher.see(item):
-            await self._end_seen()
+            await self._end_seen(item)
         if self._gate is _BUSY:
             self._gate = None
         else:  # closed meanwhile: a source that was running could not be closed then
@@ -127,7 +134,7 @@ class WatchedStream(ObservedStream[T]):
             self._gate = _CLOSED
             self._watcher.finish()
             closing = not_running(self._closing)
-            self._closing = tuple(close for close in self._closing if close not in closing)
+            self._closing = [close for close in self._closing if close not in closing]
             try:
                 await self._complete("closed")
             finally:
@@ -141,6 +148,10 @@ class WatchedStream(ObservedStream[T]):
         """What was told, or a look."""
         return self._observed or self._watcher.look("open", items=self._items)
 
+    def disarm(self) -> None:
+        """Nobody has had the stream, and nobody will: nothing is told or closed."""
+        self._gate = _CLOSED
+
     def leave(self, outcome: Outcome) -> None:
         """Say how the consumer left, where somebody else reads on in its place; the first word counts."""
         self._left = self._left or outcome
@@ -152,19 +163,28 @@ class WatchedStream(ObservedStream[T]):
     def _enter(self) -> None:
         """The first item is asked for, or one that cannot be had."""
         if self._gate is _CLOSED:
+            if self._failed:
+                self._failed = False
+                failure = self.observed.error
+                if isinstance(failure, BaseException):
+                    raise failure
             raise StopAsyncIteration
         if self._gate is _BUSY:
             msg = "another task is waiting for the next item of this stream"
             raise RuntimeError(msg)
         self._teller.loop = self._teller.loop or current_loop()
 
-    async def _end_seen(self) -> None:
-        """The item in hand completes the end of the stream: tell it before the consumer has it."""
+    async def _end_seen(self, item: T) -> None:
+        """The item in hand completes the end of the stream: tell it before the consumer has it.
+
+        A consumer that is cancelled meanwhile, and goes on all the same, gets it with its next step.
+        """
         try:
             await self._complete(self._watcher.ending())
         except BaseException:
             if self._gate is _BUSY:
-                self._gate = None
+                self._kept.append(item)
+                self._gate = _KEPT
             raise
 
     async def _stopped(self, error: BaseException) -> None:
@@ -179,7 +199,9 @@ class WatchedStream(ObservedStream[T]):
         elif is_cancellation(error):
             await self._end("cancelled", None, close_quietly)
         else:
+            self._failed = True  # to be raised once more, where something else comes before it
             await self._end("error", error, close_quietly)
+            self._failed = False
 
     async def _end(
         self,
@@ -199,9 +221,13 @@ class WatchedStream(ObservedStream[T]):
             raise
         await self._close(close, self._closing)
 
-    async def _close(self, close: CloseSome, closing: tuple[Close, ...]) -> None:
+    async def _close(self, close: CloseSome, closing: list[Close]) -> None:
         if closing:
-            await see_through(partial(close, closing), self._teller.seconds)
+            try:
+                await close(closing, self._teller.seconds)
+            except GeneratorExit:
+                self._teller.close_dropped(closing)
+                raise
 
     async def _complete(self, outcome: Outcome, error: BaseException | None = None) -> None:
         observed = self._conclude(outcome, error)

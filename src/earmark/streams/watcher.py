@@ -13,13 +13,14 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from earmark.streams.dialect import Dialect, DialectFactory
-from earmark.streams.framing import Framing, Kind, Search
+from earmark.streams.framing import Framing, Kind
 from earmark.streams.jsontext import decoded
-from earmark.streams.kept import RawEvent, salvage
+from earmark.streams.kept import RawEvent, Search, salvage
 from earmark.streams.observed import Observed, Outcome
 from earmark.streams.payloads import event_of
 from earmark.streams.reader import Reader
 from earmark.streams.undecided import Undecided
+from earmark.usage import Usage
 
 logger = logging.getLogger("earmark.streams")
 _BLANKS: Final = (b" ", b"\t", b"\n", b"\r")
@@ -111,8 +112,8 @@ class Watcher:
 
     def finish(self) -> None:
         """Take in that no more items come."""
-        # An event that was cut is no news here: the outcome says so, and a finaliser had better not log.
-        self._complained = True
+        # An event that was cut is no news here: the outcome says so.
+        complained, self._complained = self._complained, True
         try:
             self._read(self._framing.finish())
             if isinstance(self.dialect, Undecided):
@@ -120,6 +121,8 @@ class Watcher:
                 self._decide(self.dialect)
         except Exception:  # noqa: BLE001 - as in `see`
             self._complain("the end of a stream could not be read", exc_info=True)
+        finally:
+            self._complained = complained
 
     def look(
         self, outcome: Outcome, error: BaseException | None = None, items: int = 0
@@ -132,10 +135,15 @@ class Watcher:
         # The source did not say that no more comes: it was left, or failed, or is still read.
         left = outcome in _LEFT or error is not None
         try:
+            usage: object = dialect.usage
+            if usage is not None and not isinstance(usage, Usage):
+                self._complain("%s has a usage that is no Usage: %r", dialect.name, usage)
+                usage = None
+            final = usage is not None and bool(dialect.authoritative)
             return replace(
                 seen,
-                usage=dialect.usage,
-                authoritative=dialect.authoritative and not (left and _may_go_on(dialect)),
+                usage=usage,
+                authoritative=final and not (left and _may_go_on(dialect)),
                 error=dialect.error if error is None else error,
                 dialect=dialect.name or None,
             )
@@ -158,13 +166,19 @@ class Watcher:
     def _see_bytes(self, piece: bytes) -> None:
         self.size += len(piece)
         framing = self._framing
-        known = framing.kind
-        self._read(framing.feed(piece))
         framer = framing.framer
         if framer is not None:
+            piece = framer.worth(piece, self.trigger)
+            if piece:
+                self._read(framer.feed(piece))
+        else:
+            known = framing.kind
+            self._read(framing.feed(piece))
+            framer = framing.framer
+            if known is None and framing.kind == "opaque":
+                _warn_of_compression()
+        if framer is not None:
             self.plain = framer.plain if framer.idle else _never
-        elif known is None and framing.kind == "opaque":
-            _warn_of_compression()
 
     def _see_object(self, item: object) -> None:
         found = event_of(item)
@@ -237,9 +251,21 @@ class Watcher:
         """From now on this reads the stream."""
         self.dialect = dialect
         measured = self.text_length is not None
-        self.trigger: Search = _always if measured else dialect.trigger.search
+        self.trigger: Search = _always if measured else self._search_of(dialect)
         # Where nothing else is to be done with an event, it goes to the dialect directly.
         self._direct = None if measured or type(dialect) is Undecided else dialect.observe
+
+    def _search_of(self, dialect: Dialect) -> Search:
+        """What its trigger finds; everything, where it cannot be searched in bytes."""
+        try:
+            search = dialect.trigger.search
+            search(b"")
+        except Exception:  # noqa: BLE001 - as in `_observe`
+            self._complain(
+                "%s has a trigger that is no pattern of bytes", dialect.name, exc_info=True
+            )
+            return _always
+        return search
 
     def _complain(self, message: str, *details: object, exc_info: bool = False) -> None:
         """Log the first thing that could not be read: a broken stream may have thousands."""

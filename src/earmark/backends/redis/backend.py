@@ -148,6 +148,9 @@ class RedisBackend:
                 self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
             raise
         decision = decided(answer, message.id)
+        if isinstance(answer, Again) and decision.word not in {"held", "gone"}:
+            # Its first copy may be late, and find room by then: it is taken back before it comes.
+            self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
         if decision.word == "conflict":
             raise RequestIdConflict(hold.name)
         if decision.word == "adopted":
@@ -155,9 +158,6 @@ class RedisBackend:
         if decision.word == "gone":
             msg = "the reservation was cancelled before the store had heard of it"
             raise BackendUnavailable(msg)
-        if decision.word == "refused" and isinstance(answer, Again):
-            # The first copy may be late, and find room: it is taken back before it comes.
-            self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
         hold.at = decision.at
         hold.seen = states(hold.scopes, decision.seen)
         return hold if decision.word == "held" else None

@@ -76,7 +76,9 @@ async def _facts(connection: Connection) -> dict[str, str]:
     """What the server says about itself; nothing, where that is not allowed."""
     try:
         told = await command(connection, "INFO")
-    except exceptions.NoPermissionError:
+    except exceptions.ResponseError as error:
+        if is_outage(error):
+            raise
         return {}
     text = told.decode() if isinstance(told, bytes) else str(told)
     return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)

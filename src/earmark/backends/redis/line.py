@@ -148,7 +148,9 @@ class Line:
                 self._wake.set()
                 idle = asyncio.ensure_future(self._idle.wait())
                 try:
-                    await asyncio.wait([self._task, idle], timeout=seconds)
+                    await asyncio.wait(
+                        [self._task, idle], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                    )
                 finally:
                     idle.cancel()
         finally:

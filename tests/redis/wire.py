@@ -1,0 +1,123 @@
+"""The connections of a Redis backend, at which a test is told of every message and may hold it up.
+
+A caller waits for one thing alone, its answer. Where it is interrupted shows on the wire:
+
+* "before": its message is on board, and not yet sent;
+* "sent": it is sent, and the server has it or will;
+* "applied": the server's reply is there, and nobody has seen it;
+* "answered": the answer is handed out, and the caller has not gone on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal
+
+import pytest
+
+from earmark.backends.redis.connection import Dialed
+from earmark.backends.redis.dialing import Dialer
+
+Moment = Literal["before", "sent", "applied", "answered"]
+
+MOMENTS: Final[tuple[Moment, ...]] = ("before", "sent", "applied", "answered")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until something is so; it has to be so within a minute."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0)
+
+
+class Hold:
+    """Where a message waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self._opened = asyncio.Event()
+
+    def open(self) -> None:
+        """Let it go on."""
+        self._opened.set()
+
+    async def wait(self) -> None:
+        self.reached.set()
+        await self._opened.wait()
+
+
+class Wires:
+    """All connections that are made while it is installed.
+
+    Attributes:
+        sent: how often each command was sent.
+        report: called at every moment of every round trip of a script.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: Counter[str] = Counter()
+        self.report: Callable[[str], object] | None = None
+        self._holds: defaultdict[Moment, deque[Hold]] = defaultdict(deque)
+        dial = Dialer.dial
+
+        async def dial_wired(dialer: Dialer) -> Dialed:
+            dialed = await dial(dialer)
+            return dialed._replace(connection=_Wire(dialed.connection, self))
+
+        monkeypatch.setattr(Dialer, "dial", dial_wired)
+
+    def hold(self, moment: Moment) -> Hold:
+        """Hold up the next round trip at this moment."""
+        hold = Hold()
+        self._holds[moment].append(hold)
+        return hold
+
+    async def at(self, moment: Moment) -> None:
+        """Tell, and let whoever was interrupted take that in."""
+        if self.report is not None:
+            self.report(moment)
+            for _ in range(3):
+                await asyncio.sleep(0)
+        if self._holds[moment]:
+            await self._holds[moment].popleft().wait()
+
+    def tell_answered(self) -> None:
+        """The answer is handed out in this very step, and its caller comes after this."""
+        if self.report is not None:
+            asyncio.get_running_loop().call_soon(self.report, "answered")
+
+
+class _Wire:
+    def __init__(self, inner: Any, wires: Wires) -> None:
+        self._inner = inner
+        self._wires = wires
+        self._replies = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        packed: Iterable[bytes] = [command] if isinstance(command, bytes) else list(command)
+        self._replies = b"".join(packed).count(b"$7\r\nEVALSHA\r\n")
+        self._wires.sent["EVALSHA"] += self._replies
+        self._wires.sent["round trips"] += 1
+        await self._wires.at("before")
+        await self._inner.send_packed_command(packed, check_health=check_health)
+        await self._wires.at("sent")
+
+    async def read_response(self) -> Any:
+        reply = await self._inner.read_response()
+        self._replies -= 1
+        if self._replies >= 0:
+            self._wires.sent["answered"] += 1
+            await self._wires.at("applied")
+            self._wires.tell_answered()
+        return reply
+
+
+@pytest.fixture
+def wires(monkeypatch: pytest.MonkeyPatch) -> Wires:
+    """Every connection of the test, from here on."""
+    return Wires(monkeypatch)
