@@ -24,6 +24,7 @@ Kind = Literal["swallow", "hold reply", "hold request", "cut before", "cut after
 
 LEASE: Final = 30.0
 TIMEOUT: Final = 0.2
+PATIENT: Final = 0.5  # where no outage may come of a busy machine
 
 # Its windows outlast the lease and the horizon.
 SCOPE: Final = Scope("alice", Limits(rpd=10, tpd=1_000, concurrency=2))
@@ -256,11 +257,10 @@ class Way:
         self.namespace = namespace
         self.clock = ManualClock(start=1_000_000.0)
         settings: dict[str, Any] = {"namespace": namespace, "clock": self.clock, "lease": LEASE}
-        self.backend = RedisBackend.from_url(
-            url or server.url, timeout=TIMEOUT, **settings, **options
-        )
+        options.setdefault("timeout", TIMEOUT)
+        self.backend = RedisBackend.from_url(url or server.url, **settings, **options)
         self.limiter = Limiter(self.backend)
-        self.straight = Limiter(RedisBackend.from_url(server.url, **settings))
+        self.straight = Limiter(RedisBackend.from_url(server.url, timeout=30, **settings))
 
     async def used(self, scope: Scope = SCOPE) -> dict[str, int]:
         """What is used of every metric, by the server."""

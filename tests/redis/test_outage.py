@@ -25,7 +25,7 @@ from earmark.backends.redis import backend as backend_module
 from earmark.backends.redis import line, owed
 from earmark.backends.redis.owed import Outbox
 from earmark.backends.redis.standing import Standing
-from tests.redis.proxy import LEASE, SCOPE, TIMEOUT, Proxy, Way, proxied
+from tests.redis.proxy import LEASE, PATIENT, SCOPE, TIMEOUT, Proxy, Way, proxied
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -512,12 +512,12 @@ async def test_what_is_owed_for_too_long_is_lost(
 
 def block() -> None:
     """What an application does that should not: hold up its loop for longer than the deadline."""
-    end = time.monotonic() + 1.5 * TIMEOUT
+    end = time.monotonic() + 1.5 * PATIENT
     while time.monotonic() < end:
         continue
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 6])
+@pytest.mark.parametrize("turns", [0, 1, 3, 6])
 @pytest.mark.parametrize("connected", [True, False])
 async def test_a_loop_that_is_blocked_is_no_outage(
     shared_redis: RedisServer,
@@ -528,7 +528,7 @@ async def test_a_loop_that_is_blocked_is_no_outage(
     connected: bool,
 ) -> None:
     """R19: at whatever moment it is blocked for longer than the deadline, the store is asked, and answers."""
-    async with Way(shared_redis, namespace) as way:
+    async with Way(shared_redis, namespace, timeout=PATIENT) as way:
         if not connected:
             await way.backend._line()._hang_up()
         asked = asyncio.create_task(way.limiter.pre_commit(SCOPE, tokens=300))
@@ -546,7 +546,7 @@ async def test_a_loop_that_is_blocked_is_no_outage(
         await way.check(requests=1, tokens=100)
 
 
-@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("turns", [0, 1, 3])
 async def test_a_loop_that_is_blocked_delivers_what_is_owed(
     shared_redis: RedisServer,
     namespace: str,
@@ -554,7 +554,7 @@ async def test_a_loop_that_is_blocked_delivers_what_is_owed(
     turns: int,
 ) -> None:
     """Nor is it an outage where nobody waits for the answer."""
-    async with Way(shared_redis, namespace) as way:
+    async with Way(shared_redis, namespace, timeout=PATIENT) as way:
         reservation = await way.limiter.pre_commit(SCOPE, tokens=300)
         way.backend._owe(way.backend._messages.resolve(reservation._hold, "cancel", {}, {}))
         for _ in range(turns):

@@ -69,6 +69,48 @@ async def test_events_that_say_nothing_are_kept_up_to_a_size(item: Any) -> None:
     await stream.aclose()
 
 
+@pytest.mark.anyio
+async def test_the_names_of_events_are_counted_and_cut() -> None:
+    """A name is no way round the bounds: of a long one its beginning is kept, and what is kept is counted."""
+    undecided = Undecided()
+    kept = 0
+    while undecided.found is None:
+        undecided.observe(PIECE, {"x": 1})
+        kept += 1
+    assert kept <= 11
+    item = b"event: " + PIECE.encode() * 10 + b'\ndata: {"x": 1}\n\n'
+    stream = observe_stream(generate([item] * 30), on_complete=Told())
+    tracemalloc.start()
+    try:
+        for _ in range(30):
+            await anext(stream)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 500_000
+    await stream.aclose()
+
+
+@pytest.mark.parametrize("blanks", [b"\n" * 64, b"\r\n" * 5000, b"  \n" * 100, b" " * 200])
+@pytest.mark.parametrize("size", [1, 7, 5000])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize(
+    "body", [b'{"a": 1}\n{"b": 2}', b'data: {"a": 1}\n\ndata: {"b": 2}\n'], ids=["lines", "events"]
+)
+def test_what_comes_after_many_blanks_tells_the_framing(
+    blanks: bytes, size: int, end: bytes, body: bytes
+) -> None:
+    """Blanks say nothing, however many: what follows them is read as if it came first."""
+    if body.startswith(b"data") and not blanks.endswith(b"\n"):
+        blanks += b"\n"  # or else it is no field
+    body = blanks + body + end
+    framing = Framing(100_000)
+    events = [
+        event for at in range(0, len(body), size) for event in framing.feed(body[at : at + size])
+    ]
+    assert [data for _, data, _ in events + framing.finish()] == [b'{"a": 1}', b'{"b": 2}']
+
+
 def test_the_size_of_an_event_is_measured_within_bounds() -> None:
     """What is nested without end, or in itself, is measured as far as it matters."""
     knot: dict[str, Any] = {}

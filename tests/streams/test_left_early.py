@@ -7,10 +7,12 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from earmark import Limiter, Limits, Scope
 from earmark.streams import ObservedStream, observe_stream
 from earmark.usage import Usage
+from tests.streams.bodies import ALL
 from tests.streams.bodies.gemini import gemini, tokens
-from tests.streams.bodies.shape import Event
+from tests.streams.bodies.shape import Event, Stream
 from tests.streams.toys import Source, Told, consume, sse, take
 
 pytestmark = pytest.mark.anyio
@@ -36,12 +38,14 @@ def items_of(events: list[Event], form: str) -> list[Any]:
     return [sse(data) if form == "bytes" else data for _, data in events]
 
 
-async def left(way: str, items: list[Any], taken: int) -> Told:
+async def left(way: str, items: list[Any], taken: int, dialect: str | None = None) -> Told:
     """Take so many items and leave in that way."""
     told = Told()
     ending: Any = OSError("reset") if way == "error" else "wait"
     source = Source(items[:taken], ending)
-    stream: list[ObservedStream[Any]] = [observe_stream(source, on_complete=told)]
+    stream: list[ObservedStream[Any]] = [
+        observe_stream(source, on_complete=told, dialect=dialect)
+    ]
     for _ in range(taken):
         await anext(stream[0])
     assert not stream[0].observed.authoritative or items[0] != items_of(FIRST, "parsed")[0]
@@ -107,3 +111,98 @@ async def test_an_estimator_is_asked_where_the_stream_was_left() -> None:
     await stream.aclose()
     assert told.only.usage is not None
     assert told.only.usage.output_tokens == 99
+
+
+# ---------------------------------------------------------------- OpenAI's shape
+
+DONE_EVENT: Final = (None, "[DONE]")
+
+
+def openai(output: int | None, reason: str | None = None, *, choice: bool = True) -> Event:
+    """A chunk with a report, or without; with a choice, or with none."""
+    choices = [{"index": 0, "delta": {"content": "a"}, "finish_reason": reason}] if choice else []
+    usage = None if output is None else {"prompt_tokens": 9, "completion_tokens": output}
+    return (None, {"choices": choices, **({} if usage is None else {"usage": usage})})
+
+
+# A running count on a chunk of its own, and a finish reason on every chunk: neither says what is the last.
+RUNNING: Final = [openai(count, choice=False) for count in (1, 200, 500)]
+FINISHING: Final = [openai(count, "stop") for count in (1, 200, 500)]
+BOTH: Final = [openai(1, choice=False), openai(2, "stop"), openai(500, "stop")]
+# Where a report came apart from a finish reason, that reason is the last word.
+CONTINUOUS: Final = [openai(1), openai(200), openai(500, "stop")]
+USUAL: Final = [openai(None), openai(None, "stop"), openai(500, choice=False)]
+
+
+@WAYS
+@FORMS
+@pytest.mark.parametrize("dialect", [None, "openai"])
+@pytest.mark.parametrize("events", [RUNNING, FINISHING, BOTH], ids=["running", "finishing", "both"])
+@pytest.mark.parametrize("taken", [1, 2, 3])
+async def test_b65_of_openai_s_shape_leaving_is_never_cheaper(
+    way: str, form: str, dialect: str | None, events: list[Event], taken: int
+) -> None:
+    """B65: a report that may be followed by a larger one is not the last word, whatever it looks like."""
+    told = await left(way, items_of(events, form), taken, dialect)
+    assert not told.only.authoritative
+    assert told.only.usage is not None
+
+
+@WAYS
+@FORMS
+@pytest.mark.parametrize("events", [CONTINUOUS, USUAL], ids=["continuous", "usual"])
+async def test_a_report_of_openai_s_shape_after_another_is_the_last(
+    way: str, form: str, events: list[Event]
+) -> None:
+    """Whoever leaves between it and `[DONE]` has the final report."""
+    told = await left(way, items_of(events, form), 3)
+    assert (told.only.usage, told.only.authoritative) == (Usage(9, 500), True)
+
+
+@pytest.mark.parametrize("end", [[], [DONE_EVENT]], ids=["stop", "[DONE]"])
+@pytest.mark.parametrize("events", [RUNNING, FINISHING, BOTH, CONTINUOUS, USUAL])
+async def test_of_openai_s_shape_the_end_makes_it_final(
+    events: list[Event], end: list[Event]
+) -> None:
+    """`[DONE]`, or the source's own stop."""
+    told = Told()
+    await consume(observe_stream(Source(items_of(events + end, "bytes")), on_complete=told))
+    assert (told.only.usage, told.only.authoritative) == (Usage(9, 500), True)
+
+
+@pytest.mark.parametrize("events", [RUNNING, FINISHING], ids=["running", "finishing"])
+@pytest.mark.parametrize("taken", [1, 2, 3])
+async def test_b65_a_reservation_keeps_its_hold(events: list[Event], taken: int) -> None:
+    """B65: what is debited is the larger of the hold and of what was reported until then."""
+    limiter, alice = Limiter(), Scope("alice", Limits(tpm=10_000))
+    reservation = await limiter.pre_commit(alice, tokens=300)
+    stream = reservation.stream(Source(items_of(events, "bytes"), "wait"))
+    for _ in range(taken):
+        await anext(stream)
+    await stream.aclose()
+    (status,) = await limiter.peek(alice)
+    assert (reservation.state, status["tokens"].used) == ("closed", 300 if taken < 3 else 509)
+
+
+# ---------------------------------------------------------------- every dialect
+
+
+@pytest.mark.parametrize("stream", ALL, ids=lambda stream: stream.name)
+async def test_b65_no_stream_is_cheaper_when_it_is_left(stream: Stream) -> None:
+    """B65: left after any event, what is then final is no less than what the whole stream comes to."""
+    items = [
+        {"event": name, "data": data} if name or isinstance(data, str) else data
+        for name, data in stream.events
+    ]
+    whole = stream.usage.total if stream.usage is not None else None
+    for taken in range(1, len(items)):
+        told = Told()
+        observed = observe_stream(
+            Source(items[:taken], "wait"), on_complete=told, expected_choices=stream.n
+        )
+        for _ in range(taken):
+            await anext(observed)
+        await observed.aclose()
+        if told.only.authoritative:
+            assert stream.authoritative
+            assert told.only.tokens >= (whole or 0)

@@ -145,14 +145,16 @@ class _Asyncio:
 
     async def finish(self, work: Awaitable[object], seconds: float) -> None:
         task = self._start(work)
-        cancelled = await outlast(task, seconds)
+        passing: BaseException | None = await outlast(task, seconds)
         if not task.done():
             _log_late(seconds)
-        if cancelled is not None:
+        elif not task.cancelled():
+            passing = task.exception() or passing  # a group that is to end the process: the loop does not raise it
+        if passing is not None:
             try:
-                raise cancelled
+                raise passing
             finally:
-                del cancelled  # a cycle with its own traceback would keep the stream alive
+                del passing  # a cycle with its own traceback would keep the stream alive
 
     async def see_through(self, work: Awaitable[object], seconds: float) -> Closed:
         task = asyncio.current_task()

@@ -132,9 +132,8 @@ class Uncut:
         if "cancel scope" in str(error):  # how anyio's scopes sign what they do
             self._scopes += 1
         else:
-            self._came = error.with_traceback(
-                None
-            )  # which has this frame: a cycle would keep it all alive
+            # Its traceback has this frame: a cycle would keep it all alive.
+            self._came = error.with_traceback(None)
 
     def _wake(self, _: object = None) -> None:
         if not self._proxy.done():

@@ -175,19 +175,20 @@ class RedisBackend:
         """
         if hold.degraded:
             return hold.place == "open" or self._local.resolve(hold, verb, exact, at_least)
-        line = self._line()
-        self._lines.drop(hold)
         message = self._messages.resolve(hold, verb, exact, at_least)
         try:
-            answer = await line.ask(message)
-        except Outage:
+            answer = await self._line().ask(message)
+        except Exception as error:
+            if not isinstance(error, Outage):
+                raise  # the store has answered, and nothing is settled
             self._owe(message)
+            self._lines.drop(hold)
             return True
-        except Exception:
-            raise  # the store has answered, and nothing is settled
         except BaseException:
             self._owe(message)
+            self._lines.drop(hold)
             raise
+        self._lines.drop(hold)
         if isinstance(answer, Again) and hold.request_id is None:
             return True  # nobody else knows this reservation: if it is gone, the first copy has resolved it
         return answer == "done"

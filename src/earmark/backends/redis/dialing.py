@@ -55,6 +55,8 @@ class Dialer:
             "retry": Retry(NoBackoff(), 0),
             "retry_on_error": [],
             "decode_responses": False,
+            "encoding": "utf-8",
+            "encoding_errors": "strict",
         }
         connection: Any = pool.connection_class(**settings)
         try:

@@ -20,6 +20,9 @@ _MISTAKES: Final = (
     exceptions.MaxConnectionsError,
 )
 
+# What a server's certificate is told that cannot be verified; redis-py makes a ConnectionError of it.
+_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+
 # redis-py takes the first word off the errors that have a class of their own.
 _PASSING: Final = (
     exceptions.ConnectionError,
@@ -64,7 +67,7 @@ class StoreError(EarmarkError):
 
 def is_outage(error: BaseException) -> bool:
     """Whether this error passes by itself."""
-    if isinstance(error, _MISTAKES):
+    if isinstance(error, _MISTAKES) or _UNTRUSTED in str(error):
         return False
     return isinstance(error, _PASSING) or bool(_PASSING_WORDS.search(f"{error} "))
 
