@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -174,14 +174,16 @@ class Sentinel:
 
     def _in_step(self) -> bool:
         with self.replica.client() as client:
-            return client.info("replication")["master_link_status"] == "up"
+            link: Any = client.info("replication")["master_link_status"]
+            return bool(link == "up")
 
     def _told(self, question: str) -> Any:
-        try:
-            with redis.Redis(host=HOST, port=self.port, protocol=2) as client:
-                return client.execute_command("SENTINEL", question, self.name)
-        except redis.ConnectionError:
-            return []
+        answer: Any = []
+        with suppress(redis.ConnectionError):
+            client: Any = redis.Redis(host=HOST, port=self.port, protocol=2)
+            with client:
+                answer = client.execute_command("SENTINEL", question, self.name)
+        return answer
 
     def close(self) -> None:
         """End all three."""

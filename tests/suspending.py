@@ -35,9 +35,10 @@ import anyio.lowlevel
 import trio.testing
 
 import earmark
-from earmark.backends.memory import MemoryBackend
 from earmark.backends.health import Health
+from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Seen
+from earmark.clock import Clock
 from earmark.core.hold import Hold, Verb
 from earmark.errors import EarmarkError
 from earmark.limits import Scope
@@ -82,7 +83,7 @@ class Suspending:
 
     instant = None
     assured = False
-    clock = None
+    clock: Clock | None = None
     name = "suspending"
 
     def __init__(self, inner: MemoryBackend) -> None:

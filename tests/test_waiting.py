@@ -49,7 +49,7 @@ class Office:
 
     def __post_init__(self) -> None:
         self.backend = Counting(self.clock)
-        self.limiter = Limiter(self.backend)  # type: ignore[arg-type]
+        self.limiter = Limiter(self.backend)
 
     async def visit(self, name: str, *scopes: Scope, wait: float, **asks: Any) -> None:
         """Wait for room, and keep what was had."""

@@ -221,6 +221,7 @@ class Reservation:
         """
         self._check_free("give a token")
         self._handed_over = True
+        self._hold.travels = True
         self._office.release(self._hold)
         return self._office.tokens.write(self._hold, limited=bool(self._office.participants))
 

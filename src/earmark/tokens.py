@@ -79,6 +79,7 @@ class Tokens:
             hold.asks = read_amounts(asks)
             hold.scopes = tuple(map(read_scope, scopes))
             hold.lease_us = None
+            hold.travels = True
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             msg = f"this token is damaged: {error}"
             raise ValueError(msg) from error

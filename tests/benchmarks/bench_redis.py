@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -160,8 +161,7 @@ if __name__ == "__main__":
     parser.add_argument("--uvloop", action="store_true", help="on uvloop")
     options = parser.parse_args()
     if options.uvloop:
-        import uvloop
-
+        uvloop = importlib.import_module("uvloop")
         uvloop.run(main(unix=options.unix))
     else:
         asyncio.run(main(unix=options.unix))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import anyio.lowlevel
 import pytest
-from redis.asyncio.sentinel import Sentinel as SentinelClient
+import redis.asyncio.sentinel
 
 from earmark import Limiter, Limits, RedisBackend, Scope
 from tests.servers import HOST, sentinel

@@ -1,4 +1,4 @@
-"""The whole way once: a reservation through Redis, from `pre_commit` to the settlement, seen by another process's eyes."""
+"""The whole way once: a reservation through Redis, from `pre_commit` to the settlement."""
 
 from __future__ import annotations
 

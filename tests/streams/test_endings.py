@@ -314,3 +314,16 @@ async def test_the_callback_may_close_the_stream() -> None:
     stream = watched(source, on_complete)
     assert await consume(stream) == ([USAGE, DONE], None)
     assert (len(told), source.closed) == (1, 1)
+
+
+async def test_a_consumer_that_goes_on_after_a_cancellation_gets_the_error_of_the_source(
+    leaving: Leaving,
+) -> None:
+    """A cancellation while a failure is told does not make a clean end of it: the failure comes with the next step."""
+    source, slow = Source([USAGE], BROKEN), Slow()
+    stream = watched(source, slow)
+    cancelled = await leaving.leave(lambda: consume(stream), slow.begun.wait, slow.let_go)
+    assert cancelled == leaving.by_task
+    assert await consume(stream) == ([], BROKEN if cancelled else None)
+    assert await consume(stream) == ([], None)
+    assert (len(slow.told), source.closed) == (1, 1)

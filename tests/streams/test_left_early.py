@@ -43,9 +43,7 @@ async def left(way: str, items: list[Any], taken: int, dialect: str | None = Non
     told = Told()
     ending: Any = OSError("reset") if way == "error" else "wait"
     source = Source(items[:taken], ending)
-    stream: list[ObservedStream[Any]] = [
-        observe_stream(source, on_complete=told, dialect=dialect)
-    ]
+    stream: list[ObservedStream[Any]] = [observe_stream(source, on_complete=told, dialect=dialect)]
     for _ in range(taken):
         await anext(stream[0])
     assert not stream[0].observed.authoritative or items[0] != items_of(FIRST, "parsed")[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pydantic
@@ -23,7 +24,7 @@ from tests.streams.bodies import ALL
 from tests.streams.bodies.chunks import bare, chat, counts
 from tests.streams.bodies.shape import DONE, Event, Stream
 from tests.streams.test_dialects_fuzz import NAMES
-from tests.streams.toys import run_now, sse
+from tests.streams.toys import cut, run_now, sse
 
 
 class Chunk(pydantic.BaseModel):
@@ -121,6 +122,55 @@ def test_every_form_of_a_stream_gives_the_same_record(stream: Stream, dialect: s
     """B33: outcome, usage, finality and error are those of the stream, not of the way in which it came."""
     found = agree(stream.events, stream.dialect if dialect == "named" else None, stream.n)
     assert found[:3] == (stream.outcome, stream.usage, stream.authoritative)
+
+
+BODIES = {
+    "LF": lambda stream: stream.sse(),
+    "CRLF": lambda stream: stream.sse("\r\n"),
+    "CR": lambda stream: stream.sse("\r"),
+    "numbered": lambda stream: stream.sse().replace(b"data: {", b"id: 7\n: c\ndata: {"),
+    "lines": Stream.ndjson,
+    "array": Stream.array,
+}
+AS_SSE = ("LF", "CRLF", "CR", "numbered")
+# A multiple of this many characters is where a chunk of an HTTP client's ends.
+CHUNKS = st.sampled_from([1, 2, 3, 5, 16, 64, 100, 256, 1400])
+cut_up = Reached("cutting")
+
+
+@settings(max_examples=examples(3000))
+@given(
+    st.sampled_from(STREAMS),
+    st.sampled_from(sorted(BODIES)),
+    st.lists(st.integers(0, 5000), max_size=12) | CHUNKS,
+    st.sampled_from(["found", "named", "estimated", "text"]),
+)
+def _cut(stream: Stream, form: str, places: list[int] | int, how: str) -> None:
+    if form not in AS_SSE and any(name or isinstance(data, str) for name, data in stream.events):
+        form = "LF"
+    body = BODIES[form](stream)
+    options: dict[str, Any] = {"dialect": None if how == "found" else stream.dialect}
+    options["expected_choices"] = stream.n
+    if how == "estimated":
+        options["estimate"] = nothing
+    if isinstance(places, int):
+        places = list(range(places, len(body), places))
+    pieces: list[Any] = cut(body, places)
+    if how == "text" and body.isascii():
+        pieces = [piece.decode() for piece in pieces]
+    seen = run_now(pieces, **options)
+    whole = run_now([body], **options)
+    assert replace(seen, items=0) == replace(whole, items=0)
+    # The expected usage is that of the events with their names and texts.
+    assert (seen.usage, seen.authoritative) == (stream.usage, stream.authoritative)
+    assert (seen.outcome, seen.bytes) == (stream.outcome, len(body))
+    cut_up.history({stream.dialect, form, how})
+
+
+def test_any_cutting_of_any_dialect_gives_the_same_record() -> None:
+    """B33: wherever the bytes of any stream are cut, what is observed is that of the whole, field by field."""
+    _cut()
+    cut_up.require(0.01, {*NAMES, *BODIES, "found", "named", "estimated", "text"})
 
 
 VALUES: tuple[Any, ...] = (

@@ -118,9 +118,7 @@ def test_a_dropped_stream_is_read_on_and_then_left(run: Run, where: str) -> None
     async def main() -> None:
         async with Limiter() as limiter:
             reservation = await limiter.pre_commit(ALICE, tokens=5)
-            held: list[Any] = [
-                reservation.stream(endless(lambda: read.append(1)), drain=0.05)
-            ]
+            held: list[Any] = [reservation.stream(endless(lambda: read.append(1)), drain=0.05)]
             await anext(held[0])
             drop(held, where)
             await until(lambda: reservation.state != "open")

@@ -35,6 +35,7 @@ class Hold:
         told: who told the observers of this process of its admission; unset until somebody did.
         place: where it was taken, if not in the store: `local` in the memory of this process, `open` nowhere.
         shares: the scopes by which it was judged, if those were shares of its own.
+        travels: set once a token of it was made or read: another process may resolve it.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Hold:
         "seen",
         "shares",
         "told",
+        "travels",
     )
 
     # Filled where it is made, by `Hold.of` or, on the way of every request, by hand: a call of `__init__`
@@ -62,6 +64,12 @@ class Hold:
     told: object
     place: Place
     shares: tuple[Scope, ...]
+    travels: bool
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody but this process can know of it."""
+        return self.request_id is None and not hasattr(self, "travels")
 
     @property
     def degraded(self) -> bool:

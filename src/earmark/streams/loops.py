@@ -149,7 +149,9 @@ class _Asyncio:
         if not task.done():
             _log_late(seconds)
         elif not task.cancelled():
-            passing = task.exception() or passing  # a group that is to end the process: the loop does not raise it
+            passing = (
+                task.exception() or passing
+            )  # a group that is to end the process: the loop does not raise it
         if passing is not None:
             try:
                 raise passing

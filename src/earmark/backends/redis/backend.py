@@ -189,7 +189,7 @@ class RedisBackend:
             self._lines.drop(hold)
             raise
         self._lines.drop(hold)
-        if isinstance(answer, Again) and hold.request_id is None:
+        if isinstance(answer, Again) and hold.is_private:
             return True  # nobody else knows this reservation: if it is gone, the first copy has resolved it
         return answer == "done"
 

@@ -93,7 +93,8 @@ class Messages:
     ) -> Message:
         """True up and free."""
         keys, _ = self._scopes(hold.scopes, self._own_keys(hold))
-        body = f'["{verb}",{_amounts(exact)},{_amounts(at_least)},"{name_of(next_id())}"]'
+        told = f'"{verb}",{_amounts(exact)},{_amounts(at_least)},"{name_of(next_id())}"'
+        body = f"[{told},{not hold.is_private:d}]"
         return Message("resolve", name_of(hold.id), keys, body, hold.request_id is not None)
 
     def renew(self, hold: Hold) -> Message:

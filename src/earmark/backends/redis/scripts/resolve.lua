@@ -1,5 +1,6 @@
 -- True up the holds of one reservation and free its slots; the first one wins.
--- Keys: as for its reserve. The body is [verb, what was used, what was used at least, name of the call].
+-- Keys: as for its reserve. The body is [verb, what was used, what was used at least, name of the call, 1 where other
+-- processes may know of the reservation].
 -- Twin: MemoryStore.resolve, and earmark.core.settlement.used for what was used.
 
 local records, unasked = use('records'), use('metrics').unasked
@@ -82,7 +83,7 @@ return function(message)
   scopes, now = use('admission').load_scopes(message, body, now)
   true_up_all(scopes, record, body[2], verdict, now)
   call('DEL', key)
-  if message.named or record.again or verdict[1] == 'withdraw' then
+  if verdict[5] == 1 or record.again or verdict[1] == 'withdraw' then
     use('identity').bury(own, verdict[4], now)
   end
   return 'done'
