@@ -49,7 +49,8 @@ class Office:
 
     def __post_init__(self) -> None:
         self.backend = Counting(self.clock)
-        self.limiter = Limiter(self.backend)
+        store: Any = self.backend
+        self.limiter = Limiter(store)
 
     async def visit(self, name: str, *scopes: Scope, wait: float, **asks: Any) -> None:
         """Wait for room, and keep what was had."""

@@ -27,7 +27,8 @@ async def test_b53_after_a_failover_the_next_calls_reach_the_new_master() -> Non
     """What was replicated still counts, what is settled over the failover counts once."""
     scope = Scope("alice", Limits(rpd=100, tpd=10_000, concurrency=5))
     with sentinel() as group:
-        clients = SentinelClient([(HOST, group.port)])
+        make: Any = redis.asyncio.sentinel.Sentinel
+        clients = make([(HOST, group.port)])
         client = clients.master_for(group.name)
         async with Limiter(RedisBackend(client, on_outage="closed")) as limiter:
             first = await limiter.pre_commit(scope, tokens=500)

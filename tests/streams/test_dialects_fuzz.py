@@ -152,14 +152,16 @@ def encoded(value: Any) -> bytes:
 
 def event_bytes(event: str | None, data: Any, rng: random.Random) -> bytes:
     """An event as it is sent, in one of the line ends that there are; now and then something is wrong with it."""
-    text = data.encode() if isinstance(data, str) else encoded(data)
+    text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else encoded(data)
     if rng.random() < 0.03:
         text = text[: rng.randrange(len(text) + 1)]
     end = rng.choice((b"\n", b"\n", b"\n", b"\r\n", b"\r"))
     lines = [] if event is None else [b"event: " + event.encode()]
     lines += [b"data: " + line for line in text.split(b"\n")]
     if rng.random() < 0.03:
-        lines.insert(0, rng.choice((b": c", b"id: 1", b"retry: 5", b"error: x", b"", b"{", b"\xff")))
+        lines.insert(
+            0, rng.choice((b": c", b"id: 1", b"retry: 5", b"error: x", b"", b"{", b"\xff"))
+        )
     return end.join(lines) + end * 2
 
 
@@ -171,7 +173,7 @@ class Complaints(logging.Handler):
         self.caught: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info is not None:
+        if record.exc_info:
             self.caught.append(self.format(record))
 
 
@@ -279,9 +281,15 @@ def damaged(body: bytes, rng: random.Random) -> bytes:
         elif how == 2:
             body = body[:at] + body[at : at + length] + body[at:]
         elif how == 3:
-            body = body[:at] + rng.choice((b"\r", b"\n", b'"', b"{", b"}", b"null", b"-", b"9")) + body[at:]
+            body = (
+                body[:at]
+                + rng.choice((b"\r", b"\n", b'"', b"{", b"}", b"null", b"-", b"9"))
+                + body[at:]
+            )
         else:
-            old, new = rng.sample((b":", b",", b'"', b"{", b"}", b"[", b"\n", b"0", b"null", b"data"), 2)
+            old, new = rng.sample(
+                (b":", b",", b'"', b"{", b"}", b"[", b"\n", b"0", b"null", b"data"), 2
+            )
             body = body[:at] + body[at:].replace(old, new, 1)
     return body
 
@@ -301,7 +309,9 @@ def test_mutated_recordings_never_raise(recordings: Path, complaints: Complaints
                     value = json.loads(brace + text) if rng.random() < 0.5 else None
                 except ValueError:
                     value = None
-                events.append(block if value is None else head + encoded(mutated(value, rng)) + b"\n\n")
+                events.append(
+                    block if value is None else head + encoded(mutated(value, rng)) + b"\n\n"
+                )
                 done += 1
             body = b"".join(events)
             name = None if rng.random() < 0.7 else rng.choice(NAMES)
