@@ -17,7 +17,7 @@ _LETTERS: Final[Mapping[Algorithm, str]] = {
     "sliding_window": "s",
     "token_bucket": "b",
 }
-_ALGORITHMS: Final = {letter: name for name, letter in _LETTERS.items()}
+_ALGORITHMS: Final[Mapping[str, Algorithm]] = {letter: name for name, letter in _LETTERS.items()}
 
 _SLOT: Final = "c"
 
