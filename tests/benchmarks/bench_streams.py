@@ -3,10 +3,10 @@
     python tests/benchmarks/bench_streams.py [--chunks 10000] [--rounds 15]
 
 Every round measures every case, so that a busy machine slows them alike; each figure is the smallest of the rounds.
-Where every chunk is parsed most of it is the parsing: the last case is that alone. Pieces of 256 or 1400 bytes are cut
-with no regard to the events, as a network cuts them: of the larger ones each has several events, of which one is cut. On
-a busy machine the ratios to the first case, all of one run, tell more than the figures. The second table takes a stream
-ten times as long: the cost per item must not grow with the length.
+Where every chunk is parsed most of it is the parsing: the last case is that alone. Pieces of 256 or 1400 bytes are
+cut with no regard to the events, as a network cuts them: each of the larger ones has several events, the last of
+them cut. On a busy machine the ratios to the first case, all of one run, tell more than the figures. The second
+table takes a stream ten times as long: the cost per item must not grow with the length.
 """
 
 from __future__ import annotations

@@ -104,12 +104,12 @@ def test_no_number_becomes_text_by_itself() -> None:
 
 
 def test_replies_are_text() -> None:
-    """A number in a reply loses its fraction: all that a script returns are strings, each with the id in front."""
+    """A number in a reply loses its fraction: a script returns one string, of answers with their ids in front."""
     words = " ".join(tokens(FILES["answer"]))
     assert (
         words.count("answers [") == words.count("answers [ # answers + 1 ] = id .. ' ' .. (") == 1
     )
-    assert words.endswith("return answers")
+    assert words.endswith(r"return table . concat ( answers , '\0' )")
 
 
 @pytest.mark.parametrize("name", sorted(set(FILES) - FRAME))

@@ -158,7 +158,7 @@ def test_each_script_is_known_by_the_name_that_is_asked_for(server: RedisServer,
             told: Any = one.script_load(script.text)
             assert told in {script.sha, script.sha.encode()}
             assert one.script_exists(script.sha) == [True]
-            assert one.evalsha(script.sha, 0, *header) == []
+            assert one.evalsha(script.sha, 0, *header) == b""
 
 
 def test_a_script_with_flags_is_for_servers_that_know_them(server: RedisServer) -> None:

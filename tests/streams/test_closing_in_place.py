@@ -305,7 +305,7 @@ async def test_a_close_may_await_anything(anyio_backend: str, kind: str) -> None
         await getattr(Awaited, kind)()
         closed.append(kind)
 
-    for given in (close, lambda: getattr(Awaited, kind)()):
+    for given in (close, getattr(Awaited, kind)):
         stream = watched(Source([]), Told(), aclose=given)
         await stream.aclose()
     assert closed == [kind]
@@ -316,7 +316,7 @@ async def test_a_future_of_another_loop_is_refused(anyio_backend: str) -> None:
     """As a task refuses it: with a RuntimeError, and not by waiting for ever."""
     other = asyncio.new_event_loop()
     try:
-        stream = watched(Source([]), Told(), aclose=lambda: other.create_future())
+        stream = watched(Source([]), Told(), aclose=other.create_future)
         with pytest.raises(RuntimeError, match="loop"):
             await stream.aclose()
     finally:

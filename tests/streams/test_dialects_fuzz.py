@@ -2,7 +2,8 @@
 
 Observing must not break the stream. The events of the hand-written streams are mutated: values replaced by hostile
 ones, members removed, renamed, doubled or taken from other events. They are sent in bytes, in every framing, cut
-anywhere, and each dialect reads them all, its own or not; recordings are damaged likewise. Another test makes JSON out of nothing but the names that the dialects know.
+anywhere, and each dialect reads them all, its own or not; recordings are damaged likewise. Another test makes JSON
+out of nothing but the names that the dialects know.
 """
 
 from __future__ import annotations

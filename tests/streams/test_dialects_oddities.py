@@ -32,7 +32,7 @@ def test_an_index_that_is_none_is_its_place(index: Any, dialect: str | None) -> 
 
 def test_the_places_of_two_choices_are_two() -> None:
     """Each of a chunk's choices without an index is one of its own."""
-    choices = [{"index": None, "delta": {}, "finish_reason": "stop"} for _ in range(2)]
+    choices: list[Any] = [{"index": None, "delta": {}, "finish_reason": "stop"} for _ in range(2)]
     seen = run_now([sse({"choices": choices, "usage": USAGE})], "openai", expected_choices=2)
     assert (seen.usage, seen.authoritative) == (Usage(9, 3), True)
 

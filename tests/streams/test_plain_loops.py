@@ -26,7 +26,7 @@ Run = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 
 RUNS = pytest.mark.parametrize(
     "run",
-    [lambda main: asyncio.run(main()), lambda main: trio.run(main)],
+    [lambda main: asyncio.run(main()), trio.run],
     ids=["asyncio.run", "trio.run"],
 )
 ALICE = Scope("alice", Limits(concurrency=1, tpm=100))

@@ -97,7 +97,12 @@ class Watcher:
             elif isinstance(item, bytes):
                 self._see_bytes(item)
             elif isinstance(item, str):
-                self._see_bytes(item.encode("utf-8", "surrogatepass"))
+                piece = item.encode("utf-8", "surrogatepass")
+                # As whoever passes on bytes has looked already.
+                if self.plain(piece) is None or self.trigger(piece) is not None or b"\r" in piece:
+                    self._see_bytes(piece)
+                else:
+                    self.size += len(piece)
             elif isinstance(item, bytearray):
                 self._see_bytes(bytes(item))
             elif isinstance(item, memoryview):

@@ -54,11 +54,7 @@ async def _call(
     packed: list[bytes] = []
     for script, batch in calls:
         keys = [key for asked in batch for key in asked.message.keys]
-        arguments = [
-            part
-            for asked in batch
-            for part in (asked.message.head(again=asked.again), asked.message.body)
-        ]
+        arguments = [asked.message.text(again=asked.again) for asked in batch]
         name = script.sha if way == "EVALSHA" else script.text
         packed.extend(connection.pack_command(way, name, len(keys), *keys, *header, *arguments))
     await connection.send_packed_command(packed, check_health=False)
@@ -66,25 +62,25 @@ async def _call(
     ailing: Outage | None = None
     for script, batch in calls:
         try:
-            answers = await connection.read_response()
+            answers: bytes = await connection.read_response()
         except exceptions.NoScriptError:
             unknown.append((script, batch))
         except exceptions.ResponseError as error:
             for asked in batch:
                 ailing = _refuse(asked, error) or ailing
         else:
-            ailing = _hand_out(batch, answers) or ailing
+            ailing = _hand_out(batch, answers.decode().split("\0")) or ailing
     return unknown, ailing
 
 
-def _hand_out(batch: list[Asked], answers: list[bytes]) -> Outage | None:
+def _hand_out(batch: list[Asked], answers: list[str]) -> Outage | None:
     """Give everybody their own answer, which begins with the id that they sent."""
     if len(answers) != len(batch):
         msg = "the store has answered another call"
         raise exceptions.ConnectionError(msg)
     ailing: Outage | None = None
     for asked, answer in zip(batch, answers, strict=True):
-        id_, _, text = answer.decode().partition(" ")
+        id_, _, text = answer.partition(" ")
         if id_ != asked.message.id:
             msg = "the store has answered another message"
             raise exceptions.ConnectionError(msg)

@@ -40,9 +40,9 @@ class Message(NamedTuple):
     body: str
     named: bool = False
 
-    def head(self, *, again: bool) -> str:
-        """The argument before the body."""
-        return f"{self.verb} {self.id} {len(self.keys)} {self.named:d} {again:d}"
+    def text(self, *, again: bool) -> str:
+        """The argument of a call."""
+        return f"{self.verb} {self.id} {len(self.keys)} {self.named:d} {again:d} {self.body}"
 
 
 class Decided(NamedTuple):

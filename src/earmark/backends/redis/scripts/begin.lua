@@ -3,7 +3,7 @@
 -- Products are forced to be doubles, since a newer Lua would multiply integers, which overflow.
 
 -- A call's arguments: a clock's microseconds or '', the grace of a TTL in milliseconds, and in microseconds how
--- long an open reservation is kept and for how long a message may come again; then two for each message.
+-- long an open reservation is kept and for how long a message may come again; then the messages.
 local GRACE_MS, KEEP, HORIZON = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local FIRST_MESSAGE = 5
 
