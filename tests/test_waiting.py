@@ -159,6 +159,26 @@ async def test_r18_refuses_at_once_where_waiting_cannot_help(
         assert not refusal.retryable
 
 
+async def test_r18_refuses_at_once_behind_others_what_never_fits() -> None:
+    """Nor does it wait behind others; and who gives up behind them is told of its own ask."""
+    scope = Scope("alice", Limits(tpm=10))
+    async with office() as (one, arrive):
+        await arrive("full", scope, tokens=9)
+        await arrive("first", scope, tokens=5)
+        await arrive("never", scope, tokens=11)
+        at, refusal = one.refused["never"]
+        assert at == 0.0
+        assert not refusal.retryable
+        await arrive("fits", scope, tokens=1, wait=5)
+        one.clock.advance(5)
+        await quiet()
+        at, refusal = one.refused["fits"]
+        (denial,) = refusal.denials
+        assert (at, denial.asked, denial.used, refusal.retry_after) == (5.0, 1, 9, 60.0)
+        one.clock.advance(55)
+        await quiet()
+
+
 async def test_r18_room_that_this_process_frees_goes_to_the_first_alone() -> None:
     """A slot that is given back wakes one; a settlement that gives nothing back wakes nobody."""
     scope = Scope("alice", Limits(concurrency=1, tpm=100))

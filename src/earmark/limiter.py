@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from earmark.amounts import MAX_AMOUNT, check_amount
-from earmark.answers import ScopeStatus
+from earmark.answers import Denial, ScopeStatus
 from earmark.backends.health import Health
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Backend
@@ -118,7 +118,7 @@ class Limiter:
         if desk.forgotten:
             office.report_forgotten()
         if standing is None:
-            raise self._refusal(hold)
+            raise self._refusal(hold, refusal_of(hold))
         if request_id is None and not office.observers:
             return Reservation(office, hold)
         return self._admit(hold, standing)
@@ -136,7 +136,7 @@ class Limiter:
         waiting = Waiting(self._office.desk.queues, hold, self._ask, wait, self._backend.clock)
         standing = await waiting.admitted()
         if standing is None:
-            raise self._refusal(waiting.hold)
+            raise self._refusal(waiting.hold, waiting.denials)
         return self._admit(waiting.hold, standing)
 
     async def _ask(self, hold: Hold) -> Hold | None:
@@ -193,8 +193,8 @@ class Limiter:
         self._unlimited.tell("admitted", hold)
         return handle
 
-    def _refusal(self, hold: Hold) -> RateLimited:
-        refusal = RateLimited(refusal_of(hold))
+    def _refusal(self, hold: Hold, denials: Iterable[Denial]) -> RateLimited:
+        refusal = RateLimited(denials)
         if self._office.observers:
             keys = tuple(scope.key for scope in hold.scopes)
             event = Event(

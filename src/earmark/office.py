@@ -109,6 +109,11 @@ class Office:
             handles[hold.name] = mine
         return first or handle
 
+    def give_out_name(self, handle: Handle, hold: Hold) -> None:
+        """Whoever reads an id may ask for it again: here that is this very object, and elsewhere the same hold (R9)."""
+        self.sign_on(handle, hold)
+        hold.travels = True
+
     def sign_off(self, hold: Hold) -> None:
         """Answer to the request id no longer, unless another hold has it by now."""
         handles = self.desk.handles

@@ -70,8 +70,7 @@ class Reservation:
         """The caller's id of the request, or one of the library's own."""
         hold = self._hold
         if hold.request_id is None and self._state == "open":
-            # Whoever reads the id may ask for it again, and must then get this very object (R9).
-            self._office.sign_on(self, hold)
+            self._office.give_out_name(self, hold)
         return hold.name
 
     @property

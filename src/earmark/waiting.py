@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 import anyio
 
+from earmark.answers import Denial
 from earmark.backends.queues import Place, Queues
 from earmark.clock import Clock
 from earmark.core.hold import Hold
@@ -33,6 +35,10 @@ class Waiting:
         ask: asks the store.
         seconds: for how long it waits.
         clock: the backend's injected clock, by whose `sleep` it waits, if it has one.
+
+    Attributes:
+        hold: what was asked last.
+        denials: why it was refused.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class Waiting:
         clock: Clock | None,
     ) -> None:
         self.hold = hold
+        self.denials: tuple[Denial, ...] = ()
         self._queues = queues
         self._ask = ask
         self._sleep: Callable[[float], Awaitable[object]] = getattr(clock, "sleep", anyio.sleep)
@@ -55,10 +62,9 @@ class Waiting:
         self._woken = anyio.Event()
 
     async def admitted(self) -> Hold | None:
-        """What stands once there was room; None where there was none in time, or never can be.
-
-        `hold` is then what was refused.
-        """
+        """What stands once there was room; None where there was none in time, or never can be."""
+        if never_fits(self.hold):
+            return await self._ask_once()
         place = self._queues.join(frozenset(scope.key for scope in self.hold.scopes), self._wake)
         try:
             while not self._queues.is_first(place):
@@ -69,6 +75,12 @@ class Waiting:
         finally:
             self._queues.leave(place)
 
+    async def _ask_once(self) -> Hold | None:
+        standing = await self._ask(self.hold)
+        if standing is None:
+            self.denials = tuple(refusal(self.hold))
+        return standing
+
     async def _ask_until_admitted(self, place: Place) -> Hold | None:
         """To be the first of the queue is to ask."""
         while True:
@@ -76,6 +88,7 @@ class Waiting:
             standing = await self._ask(self.hold)
             if standing is not None:
                 return standing
+            self.denials = tuple(refusal(self.hold))
             self._queues.refused(place, self.hold)
             pause = self._pause_after_refusal()
             if pause is None or self._left() <= 0:
@@ -87,21 +100,22 @@ class Waiting:
         """It never was this caller's turn: what the first of the queue was refused it is refused as well."""
         first = self._queues.refusal_before(place)
         if first is None:
-            return await self._ask(self.hold)
+            return await self._ask_once()
         if first.judged == self.hold.scopes:
             self.hold.seen, self.hold.at = first.seen, first.at
-            if any(refusal(self.hold)):
-                return None
-        self.hold.scopes, self.hold.asks = first.scopes, first.asks
-        self.hold.seen, self.hold.at = first.seen, first.at
+            self.denials = tuple(refusal(self.hold))
+        # What would fit now is behind what does not: the limits that refused that one keep this one waiting.
+        self.denials = self.denials or tuple(
+            replace(denial, asked=self.hold.asks.get(denial.limit.metric, denial.asked))
+            for denial in refusal(first)
+        )
         return None
 
     def _pause_after_refusal(self) -> float | None:
         """Seconds until asking again may help; None: never."""
-        found = tuple(refusal(self.hold))
-        if not all(denial.retryable for denial in found):
+        if not all(denial.retryable for denial in self.denials):
             return None
-        waits = [denial.retry_after for denial in found if denial.retry_after is not None]
+        waits = [one.retry_after for one in self.denials if one.retry_after is not None]
         if not waits:
             return SLOT_PAUSE
         if self._manual:  # the clock may have moved since the store has answered
@@ -129,6 +143,17 @@ class Waiting:
 
     def _woken_here(self) -> None:
         self._woken.set()
+
+
+def never_fits(hold: Hold) -> bool:
+    """Whether a limit could never hold what is asked of it (R3)."""
+    return any(
+        max(ask, 1) > limit.capacity
+        for scope in hold.scopes
+        if scope.enforce
+        for limit in scope.limits
+        if (ask := hold.asks.get(limit.metric, limit.unasked)) is not None
+    )
 
 
 def _once_more(hold: Hold) -> Hold:

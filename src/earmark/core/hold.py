@@ -35,7 +35,7 @@ class Hold:
         told: who told the observers of this process of its admission; unset until somebody did.
         place: where it was taken, if not in the store: `local` in the memory of this process, `open` nowhere.
         shares: the scopes by which it was judged, if those were shares of its own.
-        travels: set once a token of it was made or read: another process may resolve it.
+        travels: set once its name or a token of it was given out: another process may resolve it.
     """
 
     __slots__ = (
