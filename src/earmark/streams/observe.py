@@ -75,28 +75,31 @@ def observe_stream(
             "drain and task_group belong together: seconds, and the task group in which to read on"
         )
         raise ValueError(msg)
-    _check_function("on_complete", on_complete)
-    for name, given in (("on_drop", on_drop), ("estimate", estimate), ("aclose", aclose)):
-        if given is not None:
-            _check_function(name, given)
+    _check_functions(on_complete=on_complete)
+    _check_functions(optional=True, on_drop=on_drop, estimate=estimate, aclose=aclose)
     made_by = factory(dialect) if isinstance(dialect, str) else dialect
     watcher = Watcher(made_by, expected_choices, max_event, count_text=estimate is not None)
     teller = Teller(on_complete, on_drop, complete_timeout)
     watched = WatchedStream(source, watcher, teller, estimate, aclose)
-    stream: ObservedStream[T] = watched
-    if drain is not None and task_group is not None:
-        try:
-            stream = DrainingStream(watched, drain, task_group)
-        except BaseException:
-            watched.disarm()
-            raise
+    stream = (
+        watched if drain is None or task_group is None else _draining(watched, drain, task_group)
+    )
     return HidingStream(stream, watcher) if hide_usage else stream
 
 
-def _check_function(name: str, value: object) -> None:
-    if not callable(value):
-        msg = f"{name} must be a function, not {value!r}"
-        raise TypeError(msg)
+def _draining(watched: WatchedStream[T], drain: float, group: TaskGroup) -> ObservedStream[T]:
+    try:
+        return DrainingStream(watched, drain, group)
+    except BaseException:
+        watched.disarm()
+        raise
+
+
+def _check_functions(*, optional: bool = False, **given: object) -> None:
+    for name, value in given.items():
+        if not (callable(value) or (optional and value is None)):
+            msg = f"{name} must be a function, not {value!r}"
+            raise TypeError(msg)
 
 
 def _check_count(name: str, value: object) -> None:
