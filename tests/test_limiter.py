@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import asyncio
 import logging
 from dataclasses import FrozenInstanceError
 from typing import Any, cast
@@ -107,14 +108,15 @@ async def test_an_observer_cannot_change_what_it_hears_of() -> None:
                 amounts.update(before)
 
 
+@pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError, GeneratorExit])
 async def test_an_observer_that_raises_is_logged_and_disturbs_nobody(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     """The request goes on, and the other observers hear of it."""
     heard: list[str] = []
 
     def broken(event: Event) -> None:
-        raise LookupError(event.kind)
+        raise error(event.kind)
 
     limiter = Limiter(observers=(broken, lambda event: heard.append(event.kind), broken))
     one = key(rpm=1)

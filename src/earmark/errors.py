@@ -73,6 +73,9 @@ class RateLimited(Refused):
     def __str__(self) -> str:
         return "; ".join(map(str, self.denials))
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
 
 class BackendUnavailable(EarmarkError):
     """The store could not be reached, and the limiter was told not to decide without it."""

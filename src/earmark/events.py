@@ -55,5 +55,7 @@ def tell(observers: tuple[Observer, ...], event: Event) -> None:
     for observer in observers:
         try:
             observer(event)
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a plain function is not where a task is cancelled
             logger.exception("the observer %r failed on %s", observer, event.kind)
