@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import asyncio
+import gc
 import logging
 from dataclasses import FrozenInstanceError
 from typing import Any, cast
