@@ -36,9 +36,12 @@ class _Tap:
         self._heard = heard
 
     def ask(self, message: Message, *, again: bool = False) -> Any:
-        answer = self._line.ask(message, again=again)
-        answer.add_done_callback(lambda done: self._heard(message, done))
-        return answer
+        return self.place(message, again=again).answer
+
+    def place(self, message: Message, *, again: bool = False) -> Any:
+        asked = self._line.place(message, again=again)
+        asked.answer.add_done_callback(lambda done: self._heard(message, done))
+        return asked
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._line, name)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import gc
+import json
 import warnings
 from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import pytest
 
@@ -150,6 +153,66 @@ async def test_forged_foreign_and_broken_tokens_are_errors() -> None:
     with pytest.raises(ValueError, match="store"):
         await Limiter(MemoryBackend(), secret=MINE).settle_success(token, 5)
     assert await signed.settle_success(token, 5) is True
+
+
+NAME: Final = "abcdefghi_-.17"
+SAID: Final = ["memory", NAME, "mine", None, 1, {"t": 5}, ["k", 1, "f60:t", 100, "c", 2]]
+
+
+def token_of(said: object) -> str:
+    """A token that was never made, of a limiter without a secret."""
+    raw = said if isinstance(said, bytes) else json.dumps(said).encode()
+    return f"earmark1.{base64.urlsafe_b64encode(raw).decode().rstrip('=')}."
+
+
+def changed(at: int, value: object) -> list[object]:
+    """What a token says, with another part."""
+    return [*SAID[:at], value, *SAID[at + 1 :]]
+
+
+async def test_what_was_never_a_token_but_could_be_one_names_nobody() -> None:
+    """The parts of the table below are refused for what they are, and not for what stands beside them."""
+    backend = MemoryBackend()
+    said: list[Any] = [backend.name, *SAID[1:]]
+    assert await Limiter(backend).cancel(token_of(said)) is False
+
+
+# By the part of a token, what it cannot be.
+WRONG: Final[dict[int, tuple[object, ...]]] = {
+    0: (None, 5, ["memory"]),
+    1: (
+        *("", "a b", "a", NAME[:-2], f"{NAME} 5", f"{NAME}\n", f" {NAME}", f"{NAME}x"),
+        *("abcdefghi_-.", "abcdefghi_-.07", f"x{NAME}", f"{NAME}{'1' * 5_000}", "é" * 14),
+        *(None, 7, [NAME], {"a": 1}, True),
+    ),
+    2: ("", 7, 7.0, True, ["a"], {}, "x" * 1_025, "\ud800"),
+    3: ("", "here", 0, ["local"], {}),
+    4: (None, 2, "1", [], -1),
+    5: (
+        *(None, 5, [], "t", {"t": -1}, {"t": 1.5}, {"t": "5"}, {"t": None}, {"t": True}),
+        *({"t": 2**53}, {"": 5}, {"=": 5}, {"t": [5]}),
+    ),
+    6: (
+        *(None, 5, "k1", {}, [], ["k"], ["", 1], [5, 1], ["k", 2], ["k", None], ["k", "1"]),
+        *(["k", 1, "f60:t"], ["k", 1, "f60:t", "5"], ["k", 1, "x60:t", 5], ["k", 1, "", 5]),
+        *(["k", 1, "f60", 5], ["k", 1, "fx:t", 5], ["k", 1, f"f{'9' * 400}u:t", 5]),
+        *(["k", 1, "f60:t", [5]], ["k", 1, "f60:t", [5, 6]], ["k", 1, 5, 5], ["k" * 1025, 1]),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(changed(at, value) for at, values in WRONG.items() for value in values),
+        *(SAID[:end] for end in range(6)),
+        *({"a": 1}, "text", 5, None, b"[" * 100_000, b"\xff", b"[NaN"),
+    ],
+)
+async def test_every_part_of_a_token_is_read_as_what_it_must_be(said: Any) -> None:
+    """R12, R13: anything else is an error of the caller's alone, before a store hears of it."""
+    with pytest.raises(ValueError, match="this token is damaged"):
+        await Limiter(MemoryBackend()).settle_success(token_of(said), 5)
 
 
 @pytest.mark.parametrize("secret", ["", b"", 5])

@@ -11,13 +11,19 @@ import base64
 import hashlib
 import hmac
 import json
-from typing import Final
+import re
+from typing import Any, Final, get_args
 
-from earmark.core.hold import Hold
+from earmark.amounts import check_amount
+from earmark.core.hold import Hold, Place
 from earmark.core.notation import read_amounts, read_scope, write_amounts, write_scope
 from earmark.ids import id_of, name_of
+from earmark.limits import Scope, check_key
 
 _VERSION: Final = "earmark1"
+
+# What `name_of` makes: a nonce of eight bytes, and a number.
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{11}\.[1-9][0-9]{0,18}")
 
 
 class Tokens:
@@ -71,16 +77,8 @@ class Tokens:
             msg = "this token is forged, or was signed with another secret than this limiter's"
             raise ValueError(msg)
         try:
-            said = json.loads(_decode(text))
-            store, name, request_id, place, limited, asks, *scopes = said
-            hold = Hold()
-            hold.id = id_of(name) or name
-            hold.request_id = request_id
-            hold.asks = read_amounts(asks)
-            hold.scopes = tuple(map(read_scope, scopes))
-            hold.lease_us = None
-            hold.travels = True
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            store, hold, limited = _read(_decode(text))
+        except _DAMAGES as error:
             msg = f"this token is damaged: {error}"
             raise ValueError(msg) from error
         if store != self._store:
@@ -88,21 +86,63 @@ class Tokens:
                 f"this token belongs to the store {store!r}, and this limiter uses {self._store!r}"
             )
             raise ValueError(msg)
-        if place is not None:
-            self._check_here(name)
-            hold.place = place
-        return hold, bool(limited)
-
-    @staticmethod
-    def _check_here(name: str) -> None:
-        if id_of(name) is None:
+        if hold.degraded and not isinstance(hold.id, int):
             msg = "this reservation was taken in the memory of another process, which alone can resolve it"
             raise ValueError(msg)
+        return hold, limited
 
     def _signature(self, text: str) -> str:
         if self._secret is None:
             return ""
         return _encode(hmac.digest(self._secret, text.encode(), hashlib.sha256))
+
+
+# What reading something else may raise: too large a number, and lists in lists without end, among them.
+_DAMAGES: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
+def _read(raw: bytes) -> tuple[str, Hold, bool]:
+    """What a token says: the store's name, the reservation, and whether the store knows of it.
+
+    Raises one of `_DAMAGES` where a part is not what `write` makes of it: what is read goes to a store together with
+    what others send.
+    """
+    store, name, request_id, place, limited, asks, *scopes = json.loads(raw)
+    _expect("the store", isinstance(store, str))
+    _expect("the name", isinstance(name, str) and _NAME.fullmatch(name))
+    _expect("the place", place is None or place in get_args(Place))
+    _expect("what the store knows", limited in {0, 1})
+    hold = Hold()
+    hold.id = id_of(name) or name
+    hold.request_id = None if request_id is None else check_key("request_id", request_id)
+    hold.asks = {
+        check_key("metric", metric): check_amount(metric, amount)
+        for metric, amount in read_amounts(asks).items()
+    }
+    hold.scopes = tuple(map(_scope, scopes))
+    hold.lease_us = None
+    hold.travels = True
+    if place is not None:
+        hold.place = place
+    return store, hold, bool(limited)
+
+
+def _scope(written: Any) -> Scope:  # noqa: ANN401 - whatever stands there
+    _expect("a scope", type(written) is list and written[1] in {0, 1})
+    return read_scope(written)
+
+
+def _expect(part: str, found: object) -> None:
+    if not found:
+        msg = f"{part} is not one"
+        raise ValueError(msg)
 
 
 def _encode(raw: bytes) -> str:

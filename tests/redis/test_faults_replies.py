@@ -281,6 +281,31 @@ async def test_a_cancelled_caller_leaves_its_reply_to_nobody(way: Way) -> None:
     await way.check()
 
 
+@pytest.mark.parametrize("request_id", [None, "r1"])
+async def test_a_reserve_that_was_never_sent_leaves_nothing(
+    way: Way, request_id: str | None
+) -> None:
+    """R9: a caller that is cancelled before anything was sent for it has taken nothing that could be late."""
+    for _ in range(10):
+        asked = asyncio.create_task(way.limiter.pre_commit(SCOPE, request_id=request_id))
+        await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+    before = len(way.proxy.requests)
+    await way.limiter.peek(SCOPE)
+    assert len(way.proxy.requests) == before + 1
+    assert b"reserve " not in way.proxy.requests[-1]
+    assert way.proxy.asked(b"withdraw") == 0
+    assert not way.backend._unsent
+    with way.server.client() as client:
+        assert not list(client.scan_iter(f"{way.namespace}:r:*"))
+    held = await way.limiter.pre_commit(SCOPE, tokens=300, request_id=request_id)
+    assert await way.used() == TAKEN
+    assert await held.cancel()
+    await way.check()
+
+
 async def test_a_cancelled_caller_ahead_does_not_spare_the_deadline(way: Way) -> None:
     """R16: who waits behind a caller that has gone waits for no longer than the deadline."""
     message = way.backend._messages.peek((SCOPE,))

@@ -344,6 +344,8 @@ async def test_a_password_that_changes_leaves_reservations_open(way: Way) -> Non
         admin.config_set("requirepass", "secret")
         admin.client_kill_filter(_type="normal", skipme=True)
         with pytest.raises(StoreError, match="NOAUTH"):
+            await way.limiter.peek(SCOPE)
+        with pytest.raises(StoreError, match="NOAUTH"):
             await held.settle_success(100)
         assert held.state == "open"
         admin.config_set("requirepass", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from earmark import Limiter, Limits, RedisBackend, Scope
@@ -79,7 +81,7 @@ async def test_a_clock_of_ones_own_needs_no_clock_of_the_server(
 async def test_a_server_that_evicts_is_warned_of_once(
     policy: str, memory: str, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Limits would be dropped when its memory is full; said once, however often it is connected to."""
+    """Limits would be dropped when its memory is full; said once, however often it is connected to, on all loops."""
     with redis_server("--maxmemory-policy", policy, "--maxmemory", memory) as server:
         async with (
             Proxy(server) as proxy,
@@ -89,6 +91,12 @@ async def test_a_server_that_evicts_is_warned_of_once(
                 await limiter.peek(SCOPE)
                 await proxy.cut()
             assert proxy.connections == 3
+            await asyncio.to_thread(asyncio.run, _looked(limiter))
     said = [record for record in caplog.records if "maxmemory-policy" in record.message]
     assert [record.levelname for record in said] == ["WARNING"] * warnings
     assert all(policy in record.message for record in said)
+
+
+async def _looked(limiter: Limiter) -> None:
+    await limiter.peek(SCOPE)
+    await limiter.aclose()

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from earmark import Limiter, Limits, RateLimited, RedisBackend, Reservation, Scope
 from tests.redis.wire import until
-from tests.servers import RedisServer
+from tests.servers import RedisServer, redis_server
 
 KEY: Final = Scope("key", Limits(rpd=100, tpd=1_000_000, concurrency=7))
 
@@ -193,6 +193,46 @@ def test_r19_what_a_closed_loop_left_owed_the_next_delivers(
         return await looked(limiter)
 
     assert asyncio.run(settle()) == [1, 12, 0]
+
+
+def test_r19_what_a_loop_left_owed_is_delivered_by_closing_on_another(namespace: str) -> None:
+    """R19: a loop that has sent nothing yet opens a line for that, and leaves none behind."""
+    with redis_server("--appendonly", "yes", "--appendfsync", "always") as server:
+        limiter = Limiter(RedisBackend.from_url(server.url, namespace=namespace))
+
+        async def settle() -> None:
+            reservation = await limiter.pre_commit(KEY, tokens=30)
+            server.kill()
+            assert await reservation.settle_success(12) is True
+
+        async def close() -> None:
+            await limiter.aclose()
+            assert not [task for task in asyncio.all_tasks() if task.get_name() == "earmark.redis"]
+
+        asyncio.run(settle())
+        assert limiter.health().owed == 1
+        server.start()
+        asyncio.run(close())
+        assert limiter.health().owed == 0
+        assert asyncio.run(looked(limiter)) == [1, 12, 0]
+
+
+def test_r19_a_client_of_another_loop_delivers_nothing_and_says_so(
+    namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R19: closing where the client does not serve raises nothing: what is owed is logged, and stays owed."""
+    with redis_server() as server:
+        limiter = Limiter(RedisBackend(Redis.from_url(server.url), namespace=namespace))
+
+        async def settle() -> None:
+            reservation = await limiter.pre_commit(KEY, tokens=30)
+            server.kill()
+            assert await reservation.settle_success(12) is True
+            await asyncio.to_thread(asyncio.run, limiter.aclose())
+            assert "the store is still owed 1 messages" in caplog.messages
+            assert limiter.health().owed == 1
+
+        asyncio.run(settle())
 
 
 def test_r19_a_client_serves_one_loop_at_a_time(shared_redis: RedisServer, namespace: str) -> None:

@@ -443,6 +443,48 @@ async def test_closing_delivers_what_is_owed(
     assert not names & {"earmark.redis", "earmark.redis.renewal"}
 
 
+async def test_closing_waits_for_what_is_under_way(
+    shared_redis: RedisServer, namespace: str, proxy: Proxy
+) -> None:
+    """What is being delivered is owed still, by this loop's line or another's."""
+    async with proxied(shared_redis, namespace, proxy, timeout=20) as way:
+        held = await way.limiter.pre_commit(SCOPE, tokens=300)
+        await proxy.refuse()
+        assert await held.settle_success(100)
+        delivery = proxy.fault("hold request", b"resolve ")
+        await proxy.accept()
+        await delivery.happened()
+        closing = asyncio.create_task(way.limiter.aclose())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        assert way.limiter.health().owed == 1
+        delivery.release()
+        await closing
+        assert way.limiter.health().owed == 0
+        assert await way.used() == {"requests": 1, "tokens": 100, "concurrency": 0}
+
+
+async def test_closing_waits_for_what_another_loop_delivers(
+    shared_redis: RedisServer, namespace: str
+) -> None:
+    """It may have to be put back, and is delivered here then."""
+    async with Way(shared_redis, namespace) as way:
+        held = await way.limiter.pre_commit(SCOPE, tokens=300)
+        outbox, messages = way.backend._outbox, way.backend._messages
+        outbox.add(messages.resolve(held._hold, "close", {}, {}))
+        taken = outbox.take(1, 100)
+        closing = asyncio.create_task(way.limiter.aclose())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        outbox.settle(taken, taken, 0)
+        await closing
+        assert way.limiter.health().owed == 0
+        assert await way.used() == {"requests": 1, "tokens": 300, "concurrency": 0}
+        await held.cancel()
+
+
 async def test_closing_says_what_it_could_not_deliver(
     shared_redis: RedisServer,
     namespace: str,

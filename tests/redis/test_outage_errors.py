@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import socket
+import ssl
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,6 +92,73 @@ def test_a_connection_that_breaks_is_an_outage(error: Exception) -> None:
     """Whatever raises it: redis-py, asyncio or the system."""
     assert is_outage(error)
     assert reason_of(error)
+
+
+def connecting(origin: Exception, to: str = "127.0.0.1:6379") -> Exception:
+    """What redis-py makes of what a connection cannot be made for."""
+    if isinstance(origin, OSError):
+        message = f"Error {origin.errno} connecting to {to}. {origin.strerror}."
+        made = exceptions.ConnectionError(message)
+        made.__context__ = origin
+    else:
+        made = exceptions.ConnectionError(origin)
+        made.__cause__ = origin
+    return made
+
+
+def system(number: int) -> OSError:
+    """An error of the system."""
+    return OSError(number, os.strerror(number))
+
+
+SET_UP: Final = {
+    "a file is missing": system(errno.ENOENT),
+    "a folder is missing": system(errno.ENOTDIR),
+    "a file may not be read": system(errno.EACCES),
+    "a folder is no file": system(errno.EISDIR),
+    "no certificate in it": ssl.SSLError(136, "[X509: NO_CERTIFICATE_OR_CRL_FOUND] no certificate"),
+    "no key in it": ssl.SSLError(524297, "[SSL] PEM lib (_ssl.c:3905)"),
+    "another's key": ssl.SSLError(116, "[X509: KEY_VALUES_MISMATCH] key values mismatch"),
+    "no cipher": ssl.SSLError("No cipher can be selected."),
+    "no trust": ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] unknown"),
+    "no certificate": ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] required"),
+    "a bad argument": ValueError("check_hostname needs server_hostname"),
+    "another kind of argument": TypeError("an integer is required"),
+    "no host's name": UnicodeError("label empty or too long"),
+}
+
+
+@pytest.mark.parametrize("what", SET_UP)
+def test_settings_that_cannot_be_used_are_a_mistake(what: str) -> None:
+    """They are wrong for as long as nobody mends them: memory must not bridge that for ever."""
+    error = connecting(SET_UP[what])
+    assert not is_outage(error)
+    told = failure(error, sent=False)
+    assert isinstance(told, StoreError)
+    assert "settings of the connection" in str(told)
+
+
+PASSING: Final = {
+    "no name": (socket.gaierror(-2, "Name or service not known"), "redis.internal:6379"),
+    "no name yet": (socket.gaierror(-3, "Temporary failure in name resolution"), "redis:6379"),
+    "refused": (system(errno.ECONNREFUSED), "127.0.0.1:6379"),
+    "no route": (system(errno.EHOSTUNREACH), "127.0.0.1:6379"),
+    "no socket": (system(errno.ENOENT), "/run/redis/redis.sock"),
+    "no folder of a socket": (system(errno.ENOTDIR), "/run/redis/redis.sock"),
+    "cut off": (ssl.SSLEOFError(8, "[SSL: UNEXPECTED_EOF_WHILE_READING] EOF"), "127.0.0.1:6379"),
+    "closing": (ssl.SSLError(1, "[SSL: APPLICATION_DATA_AFTER_CLOSE_NOTIFY] data"), "a:6379"),
+    "too many files": (system(errno.EMFILE), "127.0.0.1:6379"),
+}
+
+
+@pytest.mark.parametrize("what", PASSING)
+def test_what_keeps_a_connection_from_being_made_passes(what: str) -> None:
+    """A name that does not resolve, a server that is not there yet, a handshake that is cut off."""
+    origin, to = PASSING[what]
+    assert is_outage(connecting(origin, to))
+    assert is_outage(origin) or what.startswith(
+        "no"
+    )  # bare, it may not be told from a missing file
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from typing import Any, Final, Self
 import pytest
 
 from earmark import Limiter, Limits, RateLimited, RedisBackend, Scope
+from earmark.backends.redis import line
 from earmark.testing import ManualClock
 from tests.redis.others import other_process
+from tests.redis.proxy import Proxy, proxied
 from tests.redis.wire import Wires, until, wires
 from tests.servers import RedisServer
 
@@ -213,6 +215,42 @@ async def test_c5_a_lapsed_lease_is_not_revived(
     assert await stage.slots() == 1
     assert await successor.cancel() is True
     assert await stage.slots() == 0
+
+
+async def test_r10_a_renewal_that_met_an_outage_is_made_as_soon_as_the_store_is_back(
+    shared_redis: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R10: an outage over a renewal's time, which ends with a sixth of the lease left: all keep their slots."""
+    monkeypatch.setattr(line, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(line, "_LONGEST_PAUSE", 0.05)
+    async with (
+        Proxy(shared_redis) as proxy,
+        proxied(shared_redis, namespace, proxy, timeout=20) as way,
+        AsyncExitStack() as blocks,
+    ):
+        for _ in range(5):
+            await blocks.enter_async_context(await way.limiter.pre_commit(MANY))
+        renewal = way.backend._lines.here().renewal
+
+        def nearest() -> float:
+            return min(one.due for one in renewal._kept.values())
+
+        await asyncio.sleep(0)  # it waits for its time
+        await proxy.refuse()
+        for part in (LEASE / 3, LEASE / 2):
+            way.clock.advance(part)
+            await until(lambda: nearest() > way.clock())
+        assert not way.limiter.health().available
+        await proxy.accept()
+        await way.delivered()
+        before = len(proxy.requests)
+        way.clock.advance(LEASE / 60)
+        await until(lambda: proxy.asked(b"renew ") == 5)
+        await way.used(MANY)
+        assert sum(b"renew " in request for request in proxy.requests[before:]) == 1
+        await until(lambda: nearest() > way.clock() + 1)
+        way.clock.advance(LEASE / 3 - 1)
+        assert (await way.used(MANY))["concurrency"] == 5
 
 
 async def test_r10_one_that_cannot_be_renewed_does_not_keep_the_others_from_it(

@@ -20,10 +20,11 @@ import fakeredis
 import pytest
 import redis
 
-from earmark import MemoryBackend, RedisBackend
+from earmark import BackendUnavailable, Limiter, Limits, MemoryBackend, RedisBackend, Scope
 from earmark.backends.redis import scripts
 from earmark.testing import ManualClock
 from tests.luacheck import tokens
+from tests.redis.wire import until
 from tests.servers import RedisServer
 from tests.story import START, tell, told_by_a_double
 
@@ -125,6 +126,31 @@ async def test_c68_every_server_answers_alike(server: RedisServer) -> None:
     clock = ManualClock(START)
     assert on_server == await tell(MemoryBackend(clock=clock), clock)
     assert on_server == await told_by_a_double()
+
+
+@pytest.mark.anyio
+async def test_a_full_server_takes_nothing_and_gives_back(server: RedisServer) -> None:
+    """Its memory is at the limit: a reserve changes nothing, with slots or without, and a settlement gets through."""
+    slots = Scope("slots", Limits(tph=1_000, concurrency=5))
+    plain = Scope("plain", Limits(tph=1_000))
+    with server.client() as client:
+        client.flushall()
+        async with Limiter(backend_of(server, ManualClock(START))) as limiter:
+            held = [await limiter.pre_commit(plain, slots, tokens=100) for _ in range(2)]
+            client.config_set("maxmemory", 1)
+            try:
+                assert await held[0].settle_success(70)
+                for scopes in ((slots,), (plain,), (plain, slots)):
+                    with pytest.raises(BackendUnavailable, match="OOM"):
+                        await limiter.pre_commit(*scopes, tokens=1)
+                assert client.zcard(f"{NAMESPACE}:s:slots") == 1
+            finally:
+                client.config_set("maxmemory", 0)
+            assert await held[1].cancel()
+            await until(lambda: limiter.health().available)
+            one, two = await limiter.peek(plain, slots)
+            assert (one["tokens"].used, two["tokens"].used) == (70, 70)
+            assert two["concurrency"].used == 0
 
 
 @pytest.mark.parametrize("lua", ["5.2", "5.3", "5.4"])

@@ -6,7 +6,9 @@ One timer watches all of them: a timer for each message would cost more than the
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from typing import Final
 
 from earmark.backends.redis.messages import Message
@@ -14,14 +16,26 @@ from earmark.backends.redis.messages import Message
 # Turns of the loop for which an answer that is there already is waited for after the deadline.
 _TURNS: Final = 5
 
+# At least so many of them, also where each takes its time.
+_LEAST_TURNS: Final = 2
+
 # So often within a timeout it is seen whether the loop runs.
 _LOOKS: Final = 8
+
+# A turn of the loop may take this part of a timeout, and the turns after the deadline together as much, before it
+# counts as blocked: a loop whose turns are merely slow finds out about a dead store all the same.
+_SLOW: Final = 1 / 2
+
+
+# So many messages go into one call, with about so many keys: a script holds up the whole server.
+MAX_BATCH: Final = 128
+MAX_KEYS: Final = 1_024
 
 
 class Asked:
     """A message whose caller waits for the answer."""
 
-    __slots__ = ("again", "answer", "deadline", "message")
+    __slots__ = ("again", "answer", "deadline", "message", "sent")
 
     def __init__(
         self, message: Message, answer: asyncio.Future[str], deadline: float, *, again: bool
@@ -30,6 +44,28 @@ class Asked:
         self.answer = answer
         self.deadline = deadline
         self.again = again  # it may have reached the store before
+        self.sent = again  # it may have reached the store by now
+
+    def take_back(self) -> bool:
+        """Its caller goes; True where nothing was sent for it, and nothing will be."""
+        return not self.sent and (self.answer.cancelled() or self.answer.cancel())
+
+
+def board(waiting: deque[Asked], deadline: float) -> list[Asked]:
+    """Take out, in order, who goes with the next call, but for those whose callers have gone.
+
+    Their time runs from here: for what waits for others of this process the store is not to blame.
+    """
+    flight: list[Asked] = []
+    keys = 0
+    while waiting and len(flight) < MAX_BATCH and keys < MAX_KEYS:
+        asked = waiting.popleft()
+        if not asked.answer.done():
+            asked.sent = True
+            asked.deadline = deadline
+            keys += len(asked.message.keys)
+            flight.append(asked)
+    return flight
 
 
 class Again(str):
@@ -41,7 +77,8 @@ class Again(str):
 class Watch:
     """Sees to it that nobody waits for longer than a deadline.
 
-    Time for which the application blocks the loop does not count: it was not the store that took so long.
+    Time for which the application blocks the loop does not count: it was not the store that took so long. What
+    counts of a turn is half a timeout, and a little more: a few turns of any length find the deadline over.
 
     Args:
         loop: the loop of the callers.
@@ -51,9 +88,22 @@ class Watch:
 
     Attributes:
         on: whether it is watching; it ends by itself when nobody waits any more.
+        patient: whether a connection is being made, which takes many turns of the loop: then no lateness counts, and
+            of a turn that is late half the time between two looks.
     """
 
-    __slots__ = ("_blocked", "_due", "_give_up", "_loop", "_oldest", "_timeout", "_timer", "on")
+    __slots__ = (
+        "_blocked",
+        "_context",
+        "_due",
+        "_give_up",
+        "_loop",
+        "_oldest",
+        "_timeout",
+        "_timer",
+        "on",
+        "patient",
+    )
 
     def __init__(
         self,
@@ -67,9 +117,11 @@ class Watch:
         self._oldest = oldest
         self._give_up = give_up
         self._timer: asyncio.Handle | None = None
+        self._context = Context()  # none of a caller's, which the timer would keep
         self._due = 0.0
         self._blocked = 0.0
         self.on = False
+        self.patient = False
 
     def deadline(self) -> float:
         """The deadline of a message that comes now."""
@@ -87,12 +139,17 @@ class Watch:
         self.on = False
 
     def _look_in(self, seconds: float) -> None:
-        self._due = self._loop.time() + min(seconds, self._timeout / _LOOKS)
-        self._timer = self._loop.call_at(self._due, self._look)
+        look = self._timeout / _LOOKS
+        self._due = self._loop.time() + (look if self.patient else min(seconds, look))
+        self._timer = self._loop.call_at(self._due, self._look, context=self._context)
 
     def _look(self) -> None:
         now = self._loop.time()
-        self._blocked += max(now - self._due, 0.0)
+        late = max(now - self._due, 0.0)
+        if self.patient:
+            self._blocked += late + min(late, self._timeout / _LOOKS / 2)
+        else:
+            self._blocked += max(late - self._timeout * _SLOW, 0.0)
         self._see(now)
 
     def _see(self, now: float) -> None:
@@ -104,14 +161,17 @@ class Watch:
         if left > 0:
             self._look_in(left)
         else:
-            self._wait(asked, _TURNS)
+            self._wait(asked, 0, now + self._timeout * _SLOW)
 
-    def _wait(self, asked: Asked, turns: int) -> None:
+    def _wait(self, asked: Asked, turns: int, over: float) -> None:
         """An answer that is there already wins over a deadline that has passed."""
+        most = _TURNS if self.patient or self._loop.time() < over else _LEAST_TURNS
         if asked.answer.done():
             self._see(self._loop.time())
-        elif turns:
-            self._timer = self._loop.call_soon(self._wait, asked, turns - 1)
+        elif turns < most:
+            self._timer = self._loop.call_soon(
+                self._wait, asked, turns + 1, over, context=self._context
+            )
         else:
             self.on = False
             self._give_up()

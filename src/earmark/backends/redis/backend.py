@@ -28,22 +28,22 @@ from earmark.backends.redis.lines import Lines, Post, of_every_loop, of_one_loop
 from earmark.backends.redis.messages import Message, Messages, decided, hold_of, states
 from earmark.backends.redis.owed import Outbox
 from earmark.backends.redis.renewal import Renewal
+from earmark.backends.redis.settings import count, seconds, share
 from earmark.backends.redis.standing import Standing
 from earmark.clock import Clock, Reading, injected, wall_clock
 from earmark.core.admission import algorithm_of
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
 from earmark.errors import BackendUnavailable, RequestIdConflict
-from earmark.ids import id_of, name_of
+from earmark.ids import Id, id_of, name_of
 from earmark.limits import HOUR, MICROSECONDS, Scope, lease_microseconds
 
 logger = logging.getLogger("earmark.redis")
 
 OnOutage = Literal["local", "open", "closed"]
 
-# How long an open reservation is kept after its last renewal (R10), and for how long a message may come again (R9).
+# How long an open reservation is kept after its last renewal (R10).
 _KEEP_US: Final = HOUR * MICROSECONDS
-_HORIZON_US: Final = 60 * MICROSECONDS
 
 # A key outlives what it holds by this much, in milliseconds. An injected clock may stand still while the server's
 # runs: what is over is judged by that clock, and the TTL is there for what nobody comes back to (R14).
@@ -72,9 +72,12 @@ class RedisBackend:
         local_share: of every amount, above 0 and at most 1. The worst case of an outage is as many shares as there
             are processes.
         outbox: how many messages are kept for a store that cannot be reached.
+        horizon: seconds for which it is remembered that a reservation is over, where a late copy of a message
+            could count it twice; at most an hour.
 
     Raises:
         ValueError: an argument out of its range.
+        TypeError: another kind of client.
     """
 
     instant = None
@@ -91,7 +94,11 @@ class RedisBackend:
         on_outage: OnOutage = "local",
         local_share: float = 1.0,
         outbox: int = 10_000,
+        horizon: float = 60.0,
     ) -> None:
+        if not isinstance(client, Redis):
+            msg = f"expected a client of redis.asyncio, not {client!r}: RedisBackend.from_url takes a URL"
+            raise TypeError(msg)
         if on_outage not in get_args(OnOutage):
             msg = f"on_outage must be one of {', '.join(get_args(OnOutage))}, not {on_outage!r}"
             raise ValueError(msg)
@@ -102,12 +109,17 @@ class RedisBackend:
         self._messages = Messages(self._keys, lease_us)
         self.clock = clock
         self._reading = _locked(wall_clock() if clock is None else injected(clock))
-        self._timeout = _seconds("timeout", timeout)
+        self._timeout = seconds("timeout", timeout)
         self._on_outage = on_outage
-        self._local = LocalShare(_share(local_share), self._reading, lease_us)
-        self._outbox = Outbox(_count("outbox", outbox))
+        self._lengths = (str(_KEEP_US), str(round(seconds("horizon", horizon) * MICROSECONDS)))
+        self._local = LocalShare(share(local_share), self._reading, lease_us, self.desk)
+        self._outbox = Outbox(count("outbox", outbox))
         self._standing = Standing(on_outage, local_share, self._outbox)
         self._lines = Lines(of_one_loop(client), self._post)
+        self._said: set[str] = set()  # the eviction policies that were warned of
+        self._unsent: set[Id] = (
+            set()
+        )  # reserves that were cancelled before anything was sent for them
 
     @classmethod
     def from_url(
@@ -136,21 +148,28 @@ class RedisBackend:
         if known is not None:
             return known
         message = self._messages.reserve(hold)
+        asked = self._line().place(message)
         try:
-            answer = await self._line().ask(message)
-        except Outage as outage:
-            if outage.sent:
-                # It may have been applied: it is taken back by its id.
-                self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
-            return self._without_store(hold, outage)
-        except StoreError as error:
+            answer = await asked.answer
+        except (Outage, StoreError) as error:
             if error.sent:
-                self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
+                self._take_back(hold)  # it may have been applied
+            if isinstance(error, StoreError):
+                raise
+            return self._without_store(hold, error)
+        except asyncio.CancelledError:
+            if asked.take_back():
+                self._unsent.add(hold.id)
             raise
+        self._local.tidy()
+        return self._stands(hold, message, answer)
+
+    def _stands(self, hold: Hold, message: Message, answer: str) -> Hold | None:
+        """Read what the store has answered to a reserve."""
         decision = decided(answer, message.id)
         if isinstance(answer, Again) and decision.word not in {"held", "gone"}:
             # Its first copy may be late, and find room by then: it is taken back before it comes.
-            self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
+            self._take_back(hold)
         if decision.word == "conflict":
             raise RequestIdConflict(hold.name)
         if decision.word == "adopted":
@@ -175,18 +194,19 @@ class RedisBackend:
         """
         if hold.degraded:
             return hold.place == "open" or self._local.resolve(hold, verb, exact, at_least)
+        if verb == "withdraw" and hold.id in self._unsent:
+            self._unsent.discard(hold.id)  # there is nothing to take back
+            return True
         message = self._messages.resolve(hold, verb, exact, at_least)
         try:
             answer = await self._line().ask(message)
-        except Exception as error:
-            if not isinstance(error, Outage):
-                raise  # the store has answered, and nothing is settled
+        except BaseException as error:
+            if not _is_owed(error):
+                raise
             self._owe(message)
             self._lines.drop(hold)
-            return True
-        except BaseException:
-            self._owe(message)
-            self._lines.drop(hold)
+            if isinstance(error, Exception):
+                return True
             raise
         self._lines.drop(hold)
         if isinstance(answer, Again) and hold.is_private:
@@ -201,13 +221,12 @@ class RedisBackend:
         message = self._messages.add(target, amounts, request_id)
         try:
             answer = await line.ask(message)
-        except Outage:
+        except BaseException as error:
+            if not _is_owed(error):
+                raise
             self._owe(message)
-            return True
-        except Exception:
-            raise  # the store has answered, and nothing is counted
-        except BaseException:
-            self._owe(message)
+            if isinstance(error, Exception):
+                return True
             raise
         return answer == "counted"
 
@@ -256,7 +275,7 @@ class RedisBackend:
 
         What could not be delivered is logged, and stays in `health()`.
         """
-        await self._lines.close(CLOSING_SECONDS)
+        await self._lines.close(CLOSING_SECONDS, owed=bool(self._outbox))
         if self._outbox:
             logger.error("the store is still owed %d messages", len(self._outbox))
 
@@ -265,7 +284,9 @@ class RedisBackend:
 
     def _post(self, client: Redis, *, brief: bool) -> Post:
         """What a loop gets that has nothing yet."""
-        dialer = Dialer(client, check_clock=self.clock is None)
+        dialer = Dialer(
+            client, check_clock=self.clock is None, probe=self._keys.probe, said=self._said
+        )
         line = Line(
             dialer.dial,
             self._header,
@@ -282,13 +303,17 @@ class RedisBackend:
     def _header(self) -> tuple[str, ...]:
         """What every call of a script begins with: the clock, if it is not the server's, and the lengths of time."""
         if self.clock is None:
-            return ("", str(_GRACE_MS), str(_KEEP_US), str(_HORIZON_US))
+            return ("", str(_GRACE_MS), *self._lengths)
         now = self._reading.nanoseconds() // 1000 + self._reading.ahead
-        return (str(now), str(_GRACE_OF_INJECTED_MS), str(_KEEP_US), str(_HORIZON_US))
+        return (str(now), str(_GRACE_OF_INJECTED_MS), *self._lengths)
 
     def _owe(self, message: Message) -> None:
         self._outbox.add(message)
         self._lines.wake()
+
+    def _take_back(self, hold: Hold) -> None:
+        """Have the store undo a reserve, and forget one that comes after this."""
+        self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
 
     def _without_store(self, hold: Hold, outage: Outage) -> Hold | None:
         """Decide in the store's place."""
@@ -333,6 +358,17 @@ class RedisBackend:
         return await _told(self._line().ask(message))
 
 
+def _is_owed(error: BaseException) -> bool:
+    """Whether a message that failed so has to reach the store still.
+
+    Its caller is gone, or the store is, or a message that it may have applied has met a mistake on its second way:
+    delivered with its id it counts once. Else the store has answered it, and nothing has changed.
+    """
+    if isinstance(error, StoreError):
+        return error.sent
+    return isinstance(error, Outage) or not isinstance(error, Exception)
+
+
 async def _told(answer: Awaitable[str]) -> str:
     try:
         return await answer
@@ -359,24 +395,3 @@ def _locked(reading: Reading) -> Reading:
             return reading.nanoseconds()
 
     return Reading(nanoseconds, reading.ahead)
-
-
-def _seconds(name: str, value: object) -> float:
-    if type(value) in {int, float} and isinstance(value, int | float) and 0 < value <= HOUR:
-        return float(value)
-    msg = f"{name} must be a number of seconds above 0 and at most an hour, not {value!r}"
-    raise ValueError(msg)
-
-
-def _share(value: object) -> float:
-    if type(value) in {int, float} and isinstance(value, int | float) and 0 < value <= 1:
-        return float(value)
-    msg = f"local_share must be a number above 0 and at most 1, not {value!r}"
-    raise ValueError(msg)
-
-
-def _count(name: str, value: object) -> int:
-    if type(value) is int and value >= 1:
-        return value
-    msg = f"{name} must be an integer of at least 1, not {value!r}"
-    raise ValueError(msg)

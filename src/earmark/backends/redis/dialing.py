@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 
 from earmark.backends.redis.connection import Connection, Dialed, command
 from earmark.backends.redis.failures import StoreError, is_outage
-from earmark.backends.redis.scripts import scripts
+from earmark.backends.redis.scripts import COMMANDS, Script, scripts
 
 logger = logging.getLogger("earmark.redis")
 
@@ -33,12 +33,22 @@ class Dialer:
     Args:
         client: whose settings are used: address, TLS, user, database, Sentinel.
         check_clock: whether the server's clock will be used.
+        probe: a key that may be lost, by which the user's rights are checked; None: they are not.
+        said: the eviction policies that were warned of; shared by the dialers of all loops.
     """
 
-    def __init__(self, client: Redis, *, check_clock: bool) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        *,
+        check_clock: bool,
+        probe: str | None = None,
+        said: set[str] | None = None,
+    ) -> None:
         self.client = client
         self._check_clock = check_clock
-        self._checked = False
+        self._probe = probe
+        self._said = set[str]() if said is None else said
 
     async def dial(self) -> Dialed:
         """Connect, and look at the server.
@@ -65,12 +75,12 @@ class Dialer:
             flags = _version(facts) >= (7,) if facts else await _knows_flags(connection)
             if self._check_clock:
                 await _check_clock(connection)
+            if self._probe is not None:
+                await _check_rights(connection, scripts(allow_oom=flags).free, self._probe)
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        if not self._checked:
-            self._checked = True
-            _warn_of_eviction(facts)
+        _warn_of_eviction(facts, self._said)
         return Dialed(connection, scripts(allow_oom=flags))
 
 
@@ -115,9 +125,32 @@ async def _check_clock(connection: Connection) -> None:
         raise StoreError(msg)
 
 
-def _warn_of_eviction(facts: dict[str, str]) -> None:
+async def _check_rights(connection: Connection, script: Script, probe: str) -> None:
+    """See that this user's scripts may run every command: one that is denied half-way would leave things half done."""
+    keys = (str(len(COMMANDS)), *[probe] * len(COMMANDS))
+    messages = [f"1 0 0 rights {name} {name}" for name in COMMANDS]
+    call = ("EVALSHA", script.sha, *keys, *("0", "0", "0", "0"), *messages)
+    try:
+        try:
+            told = await command(connection, *call)
+        except exceptions.NoScriptError:
+            await command(connection, "SCRIPT", "LOAD", script.text)
+            told = await command(connection, *call)
+    except exceptions.ResponseError as error:
+        if is_outage(error):
+            return  # a replica, or a server without enough of them, says so to everybody: that passes
+        raise
+    for answer in told.decode().split("\0"):
+        name, _, text = answer.partition(" ")
+        if text != "allowed" and not is_outage(StoreError(text)):
+            msg = f"the scripts may not run {name}: {text.removeprefix('failed ')}"
+            raise StoreError(msg)
+
+
+def _warn_of_eviction(facts: dict[str, str], said: set[str]) -> None:
     policy = facts.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction" and facts.get("maxmemory", "0") != "0":
+    if policy not in {"noeviction", *said} and facts.get("maxmemory", "0") != "0":
+        said.add(policy)
         logger.warning(
             "the server's maxmemory-policy is %s: when its memory is full it drops limits that still count, and"
             " admits what they would refuse; use noeviction",

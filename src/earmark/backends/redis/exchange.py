@@ -18,6 +18,12 @@ Call = tuple[Script, list[Asked]]
 # A script that the server does not know is loaded, and where it is forgotten again at once it is sent whole.
 _WAYS: Final = ("EVALSHA", "EVALSHA", "EVAL")
 
+# Stands in an answer for the id of a message that the script could not read.
+_UNREADABLE: Final = "?"
+
+# What a server calls a script in the error at which it ended, and not in one for which it was never run.
+_FAILED_SCRIPT: Final = "user_script"
+
 
 async def exchange(
     dialed: Dialed, header: Callable[[], tuple[str, ...]], flight: list[Asked]
@@ -66,8 +72,10 @@ async def _call(
         except exceptions.NoScriptError:
             unknown.append((script, batch))
         except exceptions.ResponseError as error:
+            # What the script itself fails at may come after messages that were applied.
+            ran = _FAILED_SCRIPT in str(error) and not is_outage(error)
             for asked in batch:
-                ailing = _refuse(asked, error) or ailing
+                ailing = _refuse(asked, error, sent=ran or asked.again) or ailing
         else:
             ailing = _hand_out(batch, answers.decode().split("\0")) or ailing
     return unknown, ailing
@@ -82,18 +90,30 @@ def _hand_out(batch: list[Asked], answers: list[str]) -> Outage | None:
     for asked, answer in zip(batch, answers, strict=True):
         id_, _, text = answer.partition(" ")
         if id_ != asked.message.id:
-            msg = "the store has answered another message"
-            raise exceptions.ConnectionError(msg)
+            _check_unreadable(id_)
         if text.startswith("failed "):
-            ailing = _refuse(asked, StoreError(text.removeprefix("failed "))) or ailing
+            error = StoreError(text.removeprefix("failed "))
+            ailing = _refuse(asked, error, sent=asked.again) or ailing
         elif not asked.answer.done():
             asked.answer.set_result(Again(text) if asked.again else text)
     return ailing
 
 
-def _refuse(asked: Asked, error: Exception) -> Outage | None:
-    """The store has answered this message with an error, and changed nothing. Returns it where it is an outage."""
-    outage = Outage(reason_of(error), sent=asked.again) if is_outage(error) else None
+def _check_unreadable(id_: str) -> None:
+    if id_ != _UNREADABLE:
+        msg = "the store has answered another message"
+        raise exceptions.ConnectionError(msg)
+
+
+def _refuse(asked: Asked, error: Exception, *, sent: bool) -> Outage | None:
+    """The store has answered with an error. Returns it where it is an outage.
+
+    Args:
+        asked: whose message it was.
+        error: the answer.
+        sent: whether the message may have been applied all the same.
+    """
+    outage = Outage(reason_of(error), sent=sent) if is_outage(error) else None
     if not asked.answer.done():
-        asked.answer.set_exception(outage or StoreError(reason_of(error), sent=asked.again))
+        asked.answer.set_exception(outage or StoreError(reason_of(error), sent=sent))
     return outage

@@ -1,12 +1,15 @@
 """Which failures are an outage of the store, and which are somebody's mistake that must be seen (docs/failure.md).
 
 An outage is what passes by itself: no connection, no reply in time, a server that is loading, full, busy, read-only
-or without its master. A wrong type, a script's error, a wrong password or missing rights do not, and raise.
+or without its master. A wrong type, a script's error, a wrong password, missing rights or settings that cannot be used
+do not, and raise.
 """
 
 from __future__ import annotations
 
+import errno
 import re
+import ssl
 from typing import Final
 
 from redis import exceptions
@@ -20,8 +23,16 @@ _MISTAKES: Final = (
     exceptions.MaxConnectionsError,
 )
 
-# What a server's certificate is told that cannot be verified; redis-py makes a ConnectionError of it.
-_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+# TLS that breaks off, and what a connection that is being closed may end with; all else of it is set up wrongly.
+_BROKEN_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+_PASSING_OF_TLS: Final = re.compile(
+    r"AFTER_CLOSE_NOTIFY|BAD_RECORD_MAC|DECRYPTION_FAILED|INTERNAL_ERROR|UNEXPECTED_EOF|SHUTDOWN"
+)
+
+# A host and a port cannot be missing: it is a file of the settings that is. A socket can, while nobody listens.
+_TO_A_PORT: Final = re.compile(r" connecting to \S*:\d+\.")
+_MISSING: Final = (errno.ENOENT, errno.ENOTDIR)
+_UNREADABLE: Final = (errno.EACCES, errno.EISDIR)
 
 # redis-py takes the first word off the errors that have a class of their own.
 _PASSING: Final = (
@@ -67,14 +78,31 @@ class StoreError(EarmarkError):
 
 def is_outage(error: BaseException) -> bool:
     """Whether this error passes by itself."""
-    if isinstance(error, _MISTAKES) or _UNTRUSTED in str(error):
+    if isinstance(error, _MISTAKES) or _is_set_up_wrongly(error):
         return False
     return isinstance(error, _PASSING) or bool(_PASSING_WORDS.search(f"{error} "))
+
+
+def _is_set_up_wrongly(error: BaseException) -> bool:
+    """Whether it is the settings that cannot be used; redis-py makes a ConnectionError of whatever comes up."""
+    origin = error
+    if isinstance(error, exceptions.ConnectionError):
+        if error.__cause__ is not None:
+            known = (*_PASSING, exceptions.RedisError)
+            if not isinstance(error.__cause__, known):
+                return True  # an argument that no connection can be made with
+        origin = error.__cause__ or error.__context__ or error
+    if isinstance(origin, ssl.SSLError):
+        return not isinstance(origin, _BROKEN_OFF) and not _PASSING_OF_TLS.search(str(origin))
+    number = origin.errno if isinstance(origin, OSError) else None
+    return number in _UNREADABLE or (number in _MISSING and bool(_TO_A_PORT.search(str(error))))
 
 
 def reason_of(error: BaseException) -> str:
     """What is to be said about an error, with the word that the server began it with."""
     text = str(error) or type(error).__name__
+    if _is_set_up_wrongly(error):
+        text += " (the settings of the connection cannot be used as they are)"
     word = getattr(error, "status_code", None)
     return text if word is None or text.startswith(word) else f"{word} {text}"
 

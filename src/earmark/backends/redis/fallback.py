@@ -7,6 +7,7 @@ not taken from.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 
 from earmark.backends.protocol import Desk
@@ -31,11 +32,15 @@ class LocalShare:
         share: of every amount, above 0 and at most 1.
         reading: how the clock is read.
         lease_us: microseconds for which a slot is held where a hold names no lease of its own.
+        desk: that of the backend, where reservations that are given up are laid.
     """
 
-    def __init__(self, share: float, reading: Reading, lease_us: int) -> None:
+    def __init__(self, share: float, reading: Reading, lease_us: int, desk: Desk) -> None:
         self._share = share
-        self._store = MemoryStore(reading, lease_us, Desk())
+        self._desk = desk
+        self._own_desk = Desk()
+        self._store = MemoryStore(reading, lease_us, self._own_desk)
+        self._keeps = False  # whether there may be anything in it
         self._scaled = lru_cache(maxsize=1_024)(self._scale)
 
     def reserve(self, hold: Hold) -> Hold | None:
@@ -47,7 +52,9 @@ class LocalShare:
         part.scopes = tuple(
             Scope(scope.key, self._scaled(scope.limits), scope.enforce) for scope in hold.scopes
         )
+        self._keeps = True
         standing = self._store.reserve(part)
+        self._lay_down()
         hold.place = "local"
         hold.shares, hold.seen, hold.at = part.scopes, part.seen, part.at
         return standing.whole if isinstance(standing, _Part) else None
@@ -70,6 +77,22 @@ class LocalShare:
     def release(self, hold: Hold) -> None:
         """Its holder hands it over: the lease runs."""
         self._store.release(hold)
+
+    def tidy(self) -> None:
+        """Drop what is over: when there is no outage nobody else asks here. Costs nothing once all of it is."""
+        if self._keeps:
+            self._keeps = False  # before it looks: another thread may be about to add something
+            if self._store.size():
+                self._keeps = True
+            self._lay_down()
+
+    def _lay_down(self) -> None:
+        """Hand on what was given up unresolved, as the reservation that its holder knows."""
+        with suppress(IndexError):
+            while True:
+                given_up = self._own_desk.forgotten.popleft()
+                if isinstance(given_up, _Part):
+                    self._desk.forgotten.append(given_up.whole)
 
     def _scale(self, limits: Limits) -> Limits:
         return Limits(also=[self._part(limit) for limit in limits])

@@ -16,51 +16,34 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from contextlib import suppress
+from contextvars import Context
+from typing import Final
 
-from earmark.backends.redis.asked import Asked, Watch
+from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, Watch, board
 from earmark.backends.redis.connection import Dialed, command
 from earmark.backends.redis.exchange import exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
 from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Outbox, Owed
+from earmark.backends.redis.standing import Standing
 
 logger = logging.getLogger("earmark.redis")
-
-# So many messages go into one call: a script holds up the whole server.
-MAX_BATCH: Final = 128
 
 # Seconds between two attempts to reach a store that is down: the first, and the most; a random part of each is left
 # out, so that a fleet does not come back in step.
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 
-# A line that ends with its loop looks this often, in seconds, whether others are ending still.
+# An attempt may take so many timeouts: nobody waits for it, and on a loop that is slow it takes many turns.
+_PATIENCE: Final = 4
+
+# A line that ends looks this often, in seconds, whether others are at work still.
 _END_PAUSE: Final = 0.001
 
 _TASK: Final = "earmark.redis"
 
 _CLOSED: Final = Outage("the line to the store is closed", sent=True)
-
-
-class Standing(Protocol):
-    """Who keeps count of the lines that are down."""
-
-    def lost(self) -> None:
-        """One more is down."""
-        ...
-
-    def found(self, reason: str, *, passes: bool) -> None:
-        """Why one is down, which may change; `passes`: it will be up again by itself."""
-        ...
-
-    def back(self) -> None:
-        """One is up again."""
-        ...
-
-    def gone(self) -> None:
-        """One that was down is no more."""
-        ...
 
 
 class Line:
@@ -109,8 +92,9 @@ class Line:
         self._pause = _FIRST_PAUSE
         self._closing = False
         self._ending = brief
-        self._task = self._loop.create_task(self._run(), name=_TASK)
         self.down: Exception | None = None
+        # The first caller's context is not the line's, which outlives it.
+        self._task = self._loop.create_task(self._run(), name=_TASK, context=Context())
 
     @property
     def over(self) -> bool:
@@ -122,15 +106,18 @@ class Line:
 
         The future raises `Outage`, or `StoreError` for an error that is none.
         """
-        answer: asyncio.Future[str] = self._loop.create_future()
+        return self.place(message, again=again).answer
+
+    def place(self, message: Message, *, again: bool = False) -> Asked:
+        """The same, for a caller that wants to know whether it was sent."""
+        asked = Asked(message, self._loop.create_future(), self._watch.deadline(), again=again)
         if self.down is not None or self.over:
-            asked = Asked(message, answer, 0.0, again=again)
             _fail(asked, failure(self.down or _CLOSED, sent=again))
-            return answer
-        self._waiting.append(Asked(message, answer, self._watch.deadline(), again=again))
+            return asked
+        self._waiting.append(asked)
         self._wake.set()
         self._begin()
-        return answer
+        return asked
 
     def _begin(self) -> None:
         if not self._watch.on:
@@ -143,20 +130,26 @@ class Line:
     async def aclose(self, seconds: float) -> None:
         """Deliver what is owed, for at most so many seconds, and close."""
         try:
-            if self._outbox and not self._task.done():
-                self._idle.clear()
-                self._wake.set()
-                idle = asyncio.ensure_future(self._idle.wait())
-                try:
-                    await asyncio.wait(
-                        [self._task, idle], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-                    )
-                finally:
-                    idle.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._deliver_all()
         finally:
             self._closing = True
             self._task.cancel()
         await asyncio.wait([self._task])
+
+    async def _deliver_all(self) -> None:
+        """Wait until the store is owed nothing, or the line has ended."""
+        while self._outbox and not self._task.done():
+            self._idle.clear()
+            self._wake.set()
+            idle = asyncio.ensure_future(self._idle.wait())
+            try:
+                await asyncio.wait([self._task, idle], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                idle.cancel()
+            if self._outbox:  # another loop has it under way, and may have to put it back
+                await asyncio.sleep(_END_PAUSE)
 
     async def _run(self) -> None:
         try:
@@ -189,7 +182,7 @@ class Line:
         """
         if not self._ending or self.down is not None:
             return self._ending
-        if self._waiting or self._outbox:
+        if self._waiting or self._outbox.deliverable:
             return False
         tasks = asyncio.all_tasks()
         return not any(task.cancelling() and task.get_name() != _TASK for task in tasks)
@@ -207,7 +200,7 @@ class Line:
         """Do what is to be done next."""
         if self.down is not None:
             await self._recover()
-        elif self._outbox and (self._owed_first or not self._waiting):
+        elif self._outbox.deliverable and (self._owed_first or not self._waiting):
             self._owed_first = False
             await self._deliver()
         elif self._waiting:
@@ -225,7 +218,7 @@ class Line:
         ailing: Exception | None = None
         try:
             dialed = await self._ready()
-            self._board()
+            self._flight = board(self._waiting, self._watch.deadline())
             if self._flight:
                 ailing = await exchange(dialed, self._header, self._flight)
                 self._proven = True
@@ -247,18 +240,18 @@ class Line:
         if ailing is not None:
             await self._lose(ailing)
 
-    def _board(self) -> None:
-        """Take those who wait on board, but for those that have gone before anything was sent for them."""
-        while self._waiting and len(self._flight) < MAX_BATCH:
-            asked = self._waiting.popleft()
-            if not asked.answer.done():
-                self._flight.append(asked)
-
     async def _ready(self) -> Dialed:
         """The connection, made where there is none."""
         if self._dialed is None:
             self._proven = False
-            self._dialed = await self._dial()
+            deadline = self._watch.deadline()
+            for asked in self._waiting:
+                asked.deadline = deadline
+            self._watch.patient = True
+            try:
+                self._dialed = await self._dial()
+            finally:
+                self._watch.patient = False
         return self._dialed
 
     async def _broken(self, error: Exception) -> None:
@@ -297,9 +290,9 @@ class Line:
         ailing: Exception | None = None
         try:
             for _ in range(max(1, -(-len(self._outbox) // MAX_BATCH))):
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(_PATIENCE * self._timeout):
                     ailing = await self._deliver_owed() or ailing
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(_PATIENCE * self._timeout):
                 await command(
                     (await self._ready()).connection, "SET", self._probe, "", "PX", "1000"
                 )
@@ -322,7 +315,7 @@ class Line:
         try:
             async with asyncio.timeout(self._timeout):
                 await asyncio.sleep(0)
-                while self._outbox and await self._deliver_owed() is None:
+                while self._outbox.deliverable and await self._deliver_owed() is None:
                     pass
         except Exception:
             logger.debug("the store did not take all that it is owed", exc_info=True)
@@ -334,7 +327,7 @@ class Line:
 
         Returns why the store does not take it, although it answers, or None.
         """
-        owed = self._outbox.take(MAX_BATCH)
+        owed = self._outbox.take(MAX_BATCH, MAX_KEYS)
         deadline = self._watch.deadline()
         batch = [
             Asked(one.message, self._loop.create_future(), deadline, again=True) for one in owed

@@ -81,9 +81,15 @@ class Lines:
             with suppress(RuntimeError):  # closed meanwhile
                 loop.call_soon_threadsafe(post.line.wake)
 
-    async def close(self, seconds: float) -> None:
-        """Close what the running loop has, once it has delivered what is owed, or so many seconds have passed."""
+    async def close(self, seconds: float, *, owed: bool) -> None:
+        """Close what the running loop has, once it has delivered what is owed, or so many seconds have passed.
+
+        A loop that has no line gets one where anything is owed, unless it cannot have one.
+        """
         loop = _running_loop()
+        if owed:
+            with suppress(WrongLoop):
+                self.here()
         with self._lock:
             posts = dict(self._posts)
             post = posts.pop(loop, None)

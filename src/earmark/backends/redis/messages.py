@@ -31,7 +31,6 @@ class Message(NamedTuple):
         keys: every key that it touches.
         body: JSON.
         named: the reservation answers to a name that its caller chose.
-        repeatable: whether it may be sent again: it has an effect once.
     """
 
     verb: str
@@ -42,7 +41,7 @@ class Message(NamedTuple):
 
     def text(self, *, again: bool) -> str:
         """The argument of a call."""
-        return f"{self.verb} {self.id} {len(self.keys)} {self.named:d} {again:d} {self.body}"
+        return f"{len(self.keys)} {self.named:d} {again:d} {self.verb} {self.id} {self.body}"
 
 
 class Decided(NamedTuple):
@@ -74,7 +73,7 @@ class Messages:
     def __init__(self, keys: Keys, lease_us: int) -> None:
         self._keys = keys
         self._lease_us = lease_us
-        # By the token of the limits: two that are equal may be told apart by their order.
+        # By the value of the limits, which has their order in it.
         self._scope = lru_cache(maxsize=8_192)(self._encode_scope)
 
     def reserve(self, hold: Hold) -> Message:
@@ -99,9 +98,13 @@ class Messages:
 
     def renew(self, hold: Hold) -> Message:
         """Keep the reservation, and its slots."""
-        slots = [self._keys.slots(scope.key) for scope in hold.scopes if limits_slots(scope)]
-        keys = (*self._own_keys(hold), *slots)
-        return Message("renew", name_of(hold.id), keys, "", hold.request_id is not None)
+        keys = list(self._own_keys(hold))
+        for scope in hold.scopes:
+            if any(limit.algorithm == "token_bucket" for limit in scope.limits):
+                keys.append(self._keys.counts(scope.key))
+            if limits_slots(scope):
+                keys.append(self._keys.slots(scope.key))
+        return Message("renew", name_of(hold.id), tuple(keys), "", hold.request_id is not None)
 
     def add(
         self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
@@ -128,6 +131,9 @@ class Messages:
         return Message("reset", id_, keys, f"[0,{{}}{texts}]")
 
     def _own_keys(self, hold: Hold) -> tuple[str, ...]:
+        if isinstance(hold.id, str) and hold.id.split() != [hold.id]:
+            msg = f"no process has given this id to a reservation: {hold.id[:60]!r}"
+            raise ValueError(msg)
         own = self._keys.record(name_of(hold.id))
         return (own,) if hold.request_id is None else (self._keys.record(hold.request_id), own)
 

@@ -48,7 +48,9 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._owed) + self._under_way
 
-    def __bool__(self) -> bool:
+    @property
+    def deliverable(self) -> bool:
+        """Whether there is anything to take: what is under way is owed as well."""
         return bool(self._owed)
 
     def add(self, message: Message) -> None:
@@ -60,16 +62,17 @@ class Outbox:
         if not kept:
             self._lose(f"no more than {self._size} are kept")
 
-    def take(self, count: int) -> list[Owed]:
-        """Take out so many, from the front; `settle` says what became of them."""
+    def take(self, count: int, keys: int) -> list[Owed]:
+        """Take out so many, with about so many keys, from the front; `settle` says what became of them."""
         oldest = time.monotonic() - _MAX_AGE
         taken: list[Owed] = []
         too_old = 0
         with self._lock:
-            while self._owed and len(taken) < count:
+            while self._owed and len(taken) < count and keys > 0:
                 owed = self._owed.popleft()
                 if owed.since > oldest:
                     taken.append(owed)
+                    keys -= len(owed.message.keys)
                 else:
                     too_old += 1
             self._under_way += len(taken)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Final, NamedTuple
 
 from earmark.backends.redis.failures import Outage
@@ -22,6 +23,10 @@ logger = logging.getLogger("earmark.redis")
 
 # A lease is renewed when this part of it has passed; so is the time for which a reservation without slots is kept.
 _PART: Final = 1 / 3
+
+# Where the store cannot be reached it is tried again after this part of that time: by then it may be back, and the
+# lease not yet over.
+_SOON: Final = 1 / 20
 
 # What is due within this part of its period is renewed with what is due now.
 _TOGETHER: Final = 1 / 2
@@ -79,7 +84,9 @@ class Renewal:
         if self._task is not None:
             self._task.cancel()
         self._wakes = due
-        self._task = self._loop.create_task(self._run(), name="earmark.redis.renewal")
+        self._task = self._loop.create_task(
+            self._run(), name="earmark.redis.renewal", context=Context()
+        )
 
     def drop(self, hold: Hold) -> None:
         """Renew it no longer. From any thread."""
@@ -118,12 +125,18 @@ class Renewal:
                 self._kept.pop(id_, None)
             elif id_ in self._kept:  # it may have been resolved meanwhile
                 lapsed = kept.lapsed or answer == "lapsed"
-                due_again = self._now() + kept.period
+                due_again = self._now() + kept.period * (_SOON if self._is_unheard(answer) else 1)
                 self._kept[id_] = kept._replace(due=due_again, lapsed=lapsed)
                 if lapsed and not kept.lapsed:
                     logger.warning(
                         "%s was renewed too late: its slots are free, and others may have them",
                         kept.hold.name,
                     )
-            if isinstance(answer, Exception) and not isinstance(answer, Outage):
+            if isinstance(answer, Exception) and not self._is_unheard(answer):
                 logger.error("%s could not be renewed", kept.hold.name, exc_info=answer)
+
+    def _is_unheard(self, answer: object) -> bool:
+        """Whether the store did not answer; that the line is down, by a mistake even, is logged elsewhere, once."""
+        if isinstance(answer, Outage):
+            return True
+        return isinstance(answer, Exception) and self._line.down is not None

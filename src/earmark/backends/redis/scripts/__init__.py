@@ -12,7 +12,22 @@ from importlib import resources
 from typing import Final, NamedTuple
 
 TAKES: Final = ("reserve", "add")
-FREES: Final = ("resolve", "renew", "peek", "reset")
+FREES: Final = ("resolve", "renew", "peek", "reset", "rights")
+
+COMMANDS: Final = (
+    "DEL",
+    "EXISTS",
+    "GET",
+    "PEXPIRE",
+    "SET",
+    "ZADD",
+    "ZCOUNT",
+    "ZREM",
+    "ZREMRANGEBYSCORE",
+    "ZREVRANGE",
+    "ZSCORE",
+)
+"""What the scripts run, besides reading the clock."""
 
 _SHARED: Final = (
     "fixed_window",

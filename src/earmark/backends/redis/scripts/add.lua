@@ -42,7 +42,8 @@ return function(message)
   if not counted then
     return 'nothing'
   end
-  scopes.save(scope, now)
-  call('SET', once, format('[%d,"%s"]', now + KEEP, message.id), 'PX', ttl(KEEP))
+  scopes.render(scope, now)
+  scopes.write(scope)
+  call('SET', once, format('[%d,"%s"]', now + KEEP, message.id), 'PX', ttl(now + KEEP))
   return 'counted'
 end

@@ -1,21 +1,15 @@
--- Answer every message of the call, in order, each by itself: one that fails changes nothing and disturbs no other.
--- A message is one argument, 'verb id number-of-keys named again body'. Its answer is the id, and a word with the numbers
--- that were seen; a zero byte stands between two answers, since one string is read faster than many.
+-- Answer every message of the call, in order, each by itself: one that fails disturbs no other, and changes nothing, since
+-- each reads and computes all before it writes.
+-- A message is one argument, 'number-of-keys named again verb id body'. Its answer is the id, '?' where it cannot be read,
+-- and a word with the numbers that were seen; a zero byte stands between two answers, since one string is read faster
+-- than many.
 
 -- The reason of a failure; what is no text is one of the server's error replies, or a test double's exception.
 local function reason(failure)
   return type(failure) == 'table' and failure.err or tostring(failure)
 end
 
-local function read_clock()
-  if ARGV[1] ~= '' then
-    return tonumber(ARGV[1])
-  end
-  local time = call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
-local clock, answers = read_clock(), {}
+local answers = {}
 local used_keys, last_key = 0, 0
 
 local function next_key()
@@ -27,13 +21,18 @@ end
 
 local message = {now = clock, next_key = next_key}
 
+local function answer_one(verb)
+  return use(verb)(message)
+end
+
 for position = FIRST_MESSAGE, #ARGV do
-  local verb, id, keys, named, again, body = string.match(ARGV[position], '^(%a+) (%S+) (%d+) (%d) (%d) (.*)$')
-  last_key = used_keys + tonumber(keys)
+  local text = ARGV[position]
+  local keys, named, again, verb, id, body = string.match(text, '^(%d+) (%d) (%d) (%a+) (%S+) (.*)$')
+  last_key = used_keys + tonumber(keys or string.match(text, '^%d+'))
   message.id, message.body = id, body
   message.named, message.again = named == '1', again == '1'
-  local worked, answer = pcall(use(verb), message)
-  answers[#answers + 1] = id .. ' ' .. (worked and answer or 'failed ' .. reason(answer))
+  local worked, answer = pcall(answer_one, verb)
+  answers[#answers + 1] = (id or '?') .. ' ' .. (worked and answer or 'failed ' .. reason(answer))
   used_keys = last_key
 end
 

@@ -8,6 +8,7 @@ local GRACE_MS, KEEP, HORIZON = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(A
 local FIRST_MESSAGE = 5
 
 local MAX_AMOUNT = 9007199254740991
+local MAX_TTL = 4503599627370496
 local TOLERANCE = 2.0 ^ -48
 
 local call, format, max, min, ceil = redis.call, string.format, math.max, math.min, math.ceil
@@ -24,7 +25,19 @@ local function use(name)
   return file
 end
 
--- A key's TTL in milliseconds: it never ends before what it holds, but for what would outlive the server's numbers.
-local function ttl(microseconds)
-  return format('%d', min(ceil(microseconds / 1000) + GRACE_MS, MAX_AMOUNT / 2))
+local function read_clock()
+  if ARGV[1] ~= '' then
+    return tonumber(ARGV[1])
+  end
+  local time = call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- The instant of the call by the clock that keys end by. What is counted may be ahead of it (R11).
+local clock = read_clock()
+
+-- The TTL in milliseconds of a key that holds something until then: it never ends before that, by the clock, but for
+-- what would outlive the server's numbers.
+local function ttl(over)
+  return format('%d', min(ceil((over - clock) / 1000) + GRACE_MS, MAX_TTL))
 end

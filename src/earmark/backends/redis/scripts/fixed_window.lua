@@ -22,6 +22,11 @@ return {
     return state
   end,
 
+  -- Until when what was taken before now can be given back; without a state, nothing can.
+  returns_until = function(kind, state, now)
+    return state and now - now % kind.window + kind.window
+  end,
+
   ends = function(kind, state)
     return state[2] + kind.window
   end,

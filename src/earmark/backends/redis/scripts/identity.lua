@@ -27,9 +27,13 @@ return {
     return #body == #other and covers(body[2], other[2]) and covers(other[2], body[2])
   end,
 
-  -- Remember for a while that an id is over: a late copy of its reserve finds that, and a late copy of the message
+  -- What remembers for a while that an id is over: a late copy of its reserve finds that, and a late copy of the message
   -- that resolved it that it was this one.
-  bury = function(key, winner, now)
-    call('SET', key, format('[%d,"%s"]', now + HORIZON, winner), 'PX', ttl(HORIZON))
+  grave = function(winner, now)
+    return format('[%d,"%s"]', now + HORIZON, winner)
+  end,
+
+  bury = function(key, grave, now)
+    call('SET', key, grave, 'PX', ttl(now + HORIZON))
   end,
 }

@@ -1,6 +1,6 @@
 -- Open reservations: one string each, a line of JSON and, below it, the message that made it.
 -- The line is [id or 0, at, renewed, adopted + 2 * sent again, "what it saw", position of a limit, generation, ...]; the
--- id is 0 where the key has it. The message is [lease, asks, scope, ...], a scope [key, enforced, limit's name,
+-- id is 0 where the key has it, and a generation -1 where its renewal has found a reset. The message is [lease, asks, scope, ...], a scope [key, enforced, limit's name,
 -- amount or {amount, capacity}, ...]. Twin: earmark.backends.book, and earmark.core.hold for what a hold is.
 
 local function load(key, now)
@@ -28,20 +28,20 @@ local function load(key, now)
 end
 
 -- `id` is left out where the key has it.
-local function write(key, id, at, renewed, adopted, again, seen, generations, body, now)
+local function write(key, id, at, renewed, adopted, again, seen, generations, body)
   local marks = ''
   for number, generation in pairs(generations) do
     marks = marks .. format(',%d,%d', number, generation)
   end
   local flags = (adopted and 1 or 0) + (again and 2 or 0)
   local line = format('[%s,%d,%d,%d,"%s"%s]', id and '"' .. id .. '"' or '0', at, renewed, flags, seen, marks)
-  call('SET', key, line .. '\n' .. body, 'PX', ttl(max(at, renewed) + KEEP - now))
+  call('SET', key, line .. '\n' .. body, 'PX', ttl(max(at, renewed) + KEEP))
 end
 
-local function save(record, now)
+local function save(record)
   write(
     record.key, not record.own and record.id, record.at, record.renewed, record.adopted, record.again,
-    record.seen, record.generations, record.body, now
+    record.seen, record.generations, record.body
   )
 end
 

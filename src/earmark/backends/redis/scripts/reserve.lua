@@ -3,7 +3,8 @@
 -- it limits concurrency, its slots. Twin: MemoryStore.reserve.
 
 local admission, records = use('admission'), use('records')
-local kind_of, save = use('scopes').kind_of, use('scopes').save
+local scopes_file = use('scopes')
+local kind_of = scopes_file.kind_of
 
 -- The answer to what is open already: to the same message once more, or to another caller of the same name.
 local function answer_again(message, record, body)
@@ -13,7 +14,7 @@ local function answer_again(message, record, body)
   end
   record.again = record.again or message.again
   record.adopted = record.adopted or not same
-  records.save(record, message.now)
+  records.save(record)
   if same then
     return format('held %d %s', record.at, record.seen)
   end
@@ -29,24 +30,25 @@ local function is_over(message, record)
   return record and record.id ~= message.id
 end
 
--- Debit what is asked of the limits of one scope, of which the first has this number; returns the last number.
+-- Compute the debits of one scope, of whose limits the first has this number; returns the last number.
 local function debit(scope, asked, number, id, lease, now)
-  local parts, states, changed = scope.parts, scope.states, false
+  local parts, states = scope.parts, scope.states
   for part = 3, #parts, 2 do
     number = number + 1
     local name, amount, ask = parts[part], parts[part + 1], asked[number]
     if name == 'c' then
-      scope.lasts = use('slots').take(scope.slots, id, lease, now)
-      changed = true
+      scope.others = use('slots').last(scope.slots, id)
+      scope.lasts = max(scope.others, now + lease)
+      scope.changed = true
     elseif ask then
       local kind = kind_of(name)
       amount = type(amount) == 'table' and amount[1] or amount
       states[name] = kind.rules.debit(kind, amount, states[name], ask, now)
-      changed = true
+      scope.changed = true
     end
   end
-  if changed then
-    save(scope, now)
+  if scope.changed then
+    scopes_file.render(scope, now)
   end
   return number
 end
@@ -71,6 +73,17 @@ return function(message)
   for _, scope in ipairs(scopes) do
     number = debit(scope, asked, number, id, body[1], now)
   end
-  records.write(key, message.named and id, now, 0, false, message.again, seen, generations, message.body, now)
+  -- All is read and computed. Slots come first, since they end by themselves.
+  for _, scope in ipairs(scopes) do
+    if scope.slots then
+      use('slots').take(scope.slots, id, body[1], scope.others, now)
+    end
+  end
+  for _, scope in ipairs(scopes) do
+    if scope.changed then
+      scopes_file.write(scope)
+    end
+  end
+  records.write(key, message.named and id, now, 0, false, message.again, seen, generations, message.body)
   return format('held %d %s', now, seen)
 end

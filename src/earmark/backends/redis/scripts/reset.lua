@@ -1,17 +1,18 @@
--- Forget counts; open holds on them then have nothing to give back, for as long as a reservation is kept.
+-- Forget counts; open holds on them then have nothing to give back.
 -- Keys: what remembers that it was done, then as for a peek. Twin: MemoryStore.reset.
 
 local scopes = use('scopes')
 
+-- Generations are instants, so that none comes again when the mark of the one before is over.
 local function forget(scope, name, now)
-  local state = scopes.live(scope, name, now)
-  if not state then
+  local kind, state, mark = scopes.kind_of(name), scopes.live(scope, name, now), '!' .. name
+  local over = kind.rules.returns_until(kind, state, now)
+  if not over then
     return false
   end
-  local kind, mark = scopes.kind_of(name), '!' .. name
-  local over = min(max(now + KEEP, kind.rules.ends(kind, state)), MAX_AMOUNT)
-  scope.states[mark] = {mark, scopes.generation(scope, name, now) + 1, over}
+  scope.states[mark] = {mark, max(now, scopes.generation(scope, name, now) + 1), min(over, MAX_AMOUNT)}
   scope.states[name] = nil
+  scope.marked = true
   return true
 end
 
@@ -22,16 +23,20 @@ return function(message)
     return 'done'
   end
   for _, scope in ipairs(loaded) do
-    local changed = false
     for part = 3, #scope.parts, 2 do
       if scope.parts[part] ~= 'c' then
-        changed = forget(scope, scope.parts[part], now) or changed
+        scope.changed = forget(scope, scope.parts[part], now) or scope.changed
       end
     end
-    if changed then
-      scopes.save(scope, now)
+    if scope.changed then
+      scopes.render(scope, now)
     end
   end
-  call('SET', once, '', 'PX', ttl(HORIZON))
+  for _, scope in ipairs(loaded) do
+    if scope.changed then
+      scopes.write(scope)
+    end
+  end
+  call('SET', once, '', 'PX', ttl(now + HORIZON))
   return 'done'
 end

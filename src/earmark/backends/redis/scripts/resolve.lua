@@ -16,7 +16,7 @@ local function used_of(metric, verdict, asks)
   return exact or at_least and max(asks[metric] or 0, at_least)
 end
 
--- True up one limit; returns whether anything has changed.
+-- Compute what becomes of one limit; returns whether anything has changed.
 local function true_up(scope, name, amount, over, record, position, now)
   local scopes = use('scopes')
   local kind, state = scopes.kind_of(name), scope.states[name]
@@ -24,13 +24,14 @@ local function true_up(scope, name, amount, over, record, position, now)
     scope.states[name] = kind.rules.debit(kind, amount, state, over, now)
     return true
   end
-  if (record.generations[position] or 0) ~= scopes.generation(scope, name, now) or not scopes.live(scope, name, now) then
+  if scopes.forgiven(scope, name, record.generations[position] or 0, now) or not scopes.live(scope, name, now) then
     return false
   end
   scope.states[name] = kind.rules.give_back(kind, amount, state, -over, record.at, now)
   return true
 end
 
+-- Read what is left to read, and compute all that is to be written.
 local function true_up_all(scopes, record, asks, verdict, now)
   local position = 0
   for _, scope in ipairs(scopes) do
@@ -39,7 +40,7 @@ local function true_up_all(scopes, record, asks, verdict, now)
       local name, amount = parts[part], parts[part + 1]
       position = position + 1
       if name == 'c' then
-        scope.lasts = use('slots').free(scope.slots, record.id, now)
+        scope.lasts = use('slots').last(scope.slots, record.id)
         changed = true
       else
         local metric = use('scopes').kind_of(name).metric
@@ -52,7 +53,21 @@ local function true_up_all(scopes, record, asks, verdict, now)
       end
     end
     if changed then
-      use('scopes').save(scope, now)
+      use('scopes').render(scope, now)
+    end
+    scope.changed = changed
+  end
+end
+
+local function write_all(scopes, record, now)
+  for _, scope in ipairs(scopes) do
+    if scope.slots then
+      use('slots').free(scope.slots, record.id, scope.lasts, now)
+    end
+  end
+  for _, scope in ipairs(scopes) do
+    if scope.changed then
+      use('scopes').write(scope)
     end
   end
 end
@@ -61,7 +76,7 @@ end
 local function answer_closed(message, verdict, own, grave)
   local winner = grave and grave.buried
   if verdict[1] == 'withdraw' and not winner then
-    use('identity').bury(own, verdict[4], message.now)
+    use('identity').bury(own, use('identity').grave(verdict[4], message.now), message.now)
   end
   return winner == verdict[4] and 'done' or 'gone'
 end
@@ -82,9 +97,13 @@ return function(message)
   local scopes
   scopes, now = use('admission').load_scopes(message, body, now)
   true_up_all(scopes, record, body[2], verdict, now)
+  local late = verdict[5] == 1 or record.again or verdict[1] == 'withdraw'
+  local grave = late and use('identity').grave(verdict[4], now)
+  -- The record goes first: should anything fail after all, nothing is given back twice.
   call('DEL', key)
-  if verdict[5] == 1 or record.again or verdict[1] == 'withdraw' then
-    use('identity').bury(own, verdict[4], now)
+  if grave then
+    use('identity').bury(own, grave, now)
   end
+  write_all(scopes, record, now)
   return 'done'
 end

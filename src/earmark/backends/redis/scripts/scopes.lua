@@ -36,7 +36,8 @@ local function load(key)
   return scope
 end
 
-local function save(scope, now)
+-- Compute what is to be written; whatever goes wrong goes wrong here.
+local function render(scope, now)
   local parts, last = {format('[%d', now)}, scope.lasts
   for name, state in pairs(scope.states) do
     local kind = kind_of(name)
@@ -46,8 +47,13 @@ local function save(scope, now)
       last = max(last, over)
     end
   end
-  if last > now then
-    call('SET', scope.key, table.concat(parts, ',') .. ']', 'PX', ttl(last - now))
+  scope.text = last > now and table.concat(parts, ',') .. ']'
+  scope.ttl = ttl(last)
+end
+
+local function write(scope)
+  if scope.text then
+    call('SET', scope.key, scope.text, 'PX', scope.ttl)
   else
     call('DEL', scope.key)
   end
@@ -60,10 +66,19 @@ local function live(scope, name, now)
   return kind and kind.rules.ends(kind, state) > now and state or nil
 end
 
--- How often the limit was reset lately; 0 where no hold from before a reset can be open.
+-- Which reset of the limit was the last; 0 where no hold from before one can have anything to give back.
 local function generation(scope, name, now)
   local mark = scope.marked and live(scope, '!' .. name, now)
   return mark and mark[2] or 0
 end
 
-return {kind_of = kind_of, load = load, save = save, live = live, generation = generation}
+-- Whether a hold is from before a reset, by the generation that it saw; below 0: it is known to be.
+local function forgiven(scope, name, seen, now)
+  local last = generation(scope, name, now)
+  return seen < 0 or last > 0 and last ~= seen
+end
+
+return {
+  kind_of = kind_of, load = load, render = render, write = write, live = live, generation = generation,
+  forgiven = forgiven,
+}

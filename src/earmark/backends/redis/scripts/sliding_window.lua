@@ -37,6 +37,11 @@ return {
     return {kind.name, start, current, previous}
   end,
 
+  -- Until when what was taken before now can be given back; without a state, nothing can.
+  returns_until = function(kind, state, now)
+    return state and now - now % kind.window + 2 * kind.window
+  end,
+
   ends = function(kind, state)
     return state[2] + 2 * kind.window
   end,

@@ -1,41 +1,43 @@
 -- The slots of one scope: one sorted set, whose members are ids of reservations and their scores the ends of leases.
 -- Twin: earmark.core.slots, and the leases of earmark.backends.book.
 
--- Drop the slots whose lease is over, and let the key live until the last lease ends; returns that moment.
-local function settle(key, now)
-  call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
-  local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]
-  if not last then
-    return 0
-  end
-  call('PEXPIRE', key, ttl(tonumber(last) - now))
-  return tonumber(last)
-end
-
-local function take(key, id, lease, now)
-  call('ZADD', key, format('%d', now + lease), id)
-  return settle(key, now)
-end
-
 return {
-  take = take,
-
   live = function(key, now)
     return call('ZCOUNT', key, format('(%d', now), '+inf')
   end,
 
-  free = function(key, id, now)
-    call('ZREM', key, id)
-    return settle(key, now)
+  -- When the last lease of others ends; 0: there are none.
+  last = function(key, id)
+    local found = call('ZREVRANGE', key, 0, 1, 'WITHSCORES')
+    return tonumber(found[1] == id and found[4] or found[1] ~= id and found[2] or 0)
   end,
 
-  -- Extend a lease that has not lapsed; one that has is never revived.
-  renew = function(key, id, lease, now)
+  -- Whether one has a lease that has not lapsed; one that has is never revived.
+  holds = function(key, id, now)
     local over = call('ZSCORE', key, id)
-    if not over or tonumber(over) <= now then
-      return false
+    return over and tonumber(over) > now
+  end,
+
+  -- Take a slot, or keep it for longer; returns when the last lease ends. Lapsed ones are dropped, and the key lives
+  -- until then. The first command changes only a slot that is there, but a full server refuses it as it would the one
+  -- below: after another write it lets all through. So does a missing right show before there is a slot, or a key
+  -- without an end.
+  take = function(key, id, lease, last, now)
+    local over = max(now + lease, last)
+    call('ZADD', key, 'XX', format('%d', now + lease), id)
+    call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
+    local there = call('PEXPIRE', key, ttl(over))
+    call('ZADD', key, format('%d', now + lease), id)
+    if there ~= 1 then
+      call('PEXPIRE', key, ttl(over))
     end
-    take(key, id, lease, now)
-    return true
+  end,
+
+  free = function(key, id, last, now)
+    call('ZREM', key, id)
+    call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
+    if last > now then
+      call('PEXPIRE', key, ttl(last))
+    end
   end,
 }

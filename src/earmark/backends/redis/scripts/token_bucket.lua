@@ -34,6 +34,13 @@ return {
     return {kind.name, max(drained(kind, amount, state, now) - units, 0.0), now, amount}
   end,
 
+  -- Until when what was taken before now can be given back: for as long as its reservation is kept, since nothing is
+  -- lost to the end of a window, whatever the bucket holds by then. One that is renewed notes the reset when it is, so
+  -- that the mark need not outlive every reservation. Twice as long is enough for counts that are ahead of the clock.
+  returns_until = function(kind, state, now)
+    return now + 2 * KEEP
+  end,
+
   ends = ends,
 
   write = function(kind, state)

@@ -1,0 +1,96 @@
+"""What callers of one loop share: their own queue is no outage, and the line keeps nothing of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections import deque
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+import redis
+
+from earmark import Limit, Limiter, Limits, RateLimited, RedisBackend, Scope
+from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, board
+from earmark.backends.redis.messages import Message
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """redis-py runs on asyncio alone."""
+    return "asyncio"
+
+
+async def test_a_burst_of_callers_is_no_outage(shared_redis: RedisServer, namespace: str) -> None:
+    """They wait for each other for longer than the deadline of one, and the limit holds."""
+    heavy = Limits(also=[Limit("tokens", 10**9, 3_600 + more) for more in range(12)])
+    scopes = (Scope("shared", Limits(rpd=300)), Scope("a", heavy), Scope("b", heavy))
+    backend = RedisBackend.from_url(shared_redis.url, namespace=namespace, timeout=0.3)
+    async with Limiter(backend) as limiter:
+        await limiter.peek(*scopes)
+
+        async def one() -> bool:
+            try:
+                reservation = await limiter.pre_commit(*scopes, tokens=1)
+            except RateLimited:
+                return False
+            assert not reservation.degraded
+            return await reservation.close_reserved_only()
+
+        admitted = await asyncio.gather(*(one() for _ in range(3_000)))
+        assert sum(admitted) == 300
+        assert limiter.health().admitted_without_store == 0
+
+
+def test_a_call_is_bounded_by_its_messages_and_by_their_keys() -> None:
+    """A script holds up the whole server."""
+
+    def waiting(count: int, keys: int) -> Any:
+        loop = asyncio.new_event_loop()
+        message = Message("peek", "x.1", ("key",) * keys, "")
+        try:
+            return [Asked(message, loop.create_future(), 0.0, again=False) for _ in range(count)]
+        finally:
+            loop.close()
+
+    assert len(board(deque(waiting(1_000, 2)), 1.0)) == MAX_BATCH
+    assert len(board(deque(waiting(1_000, MAX_KEYS // 4)), 1.0)) == 4
+    assert len(board(deque(waiting(3, 2 * MAX_KEYS)), 1.0)) == 1
+
+
+async def test_the_line_keeps_no_context_of_its_first_caller(
+    shared_redis: RedisServer, namespace: str
+) -> None:
+    """It lives as long as the loop, and a request's context does not."""
+
+    class Tenant:
+        pass
+
+    variable: ContextVar[Tenant] = ContextVar("tenant")
+    tenant = Tenant()
+    kept = weakref.ref(tenant)
+    scope = Scope("alice", Limits(rpd=10, concurrency=2))
+    async with Limiter(RedisBackend.from_url(shared_redis.url, namespace=namespace)) as limiter:
+
+        async def request(tenant: Tenant) -> None:
+            variable.set(tenant)
+            async with await limiter.pre_commit(scope):
+                pass
+
+        await asyncio.create_task(request(tenant))
+        del tenant
+        await asyncio.sleep(0)  # the loop itself holds on to what it has just run
+        gc.collect()
+        assert kept() is None
+
+
+@pytest.mark.parametrize("client", ["redis://localhost", None, redis.Redis()])
+def test_another_kind_of_client_is_an_error(client: Any) -> None:
+    """It says what would be right."""
+    with pytest.raises(TypeError, match="from_url"):
+        RedisBackend(client)
