@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Final
 
 import pytest
@@ -29,10 +30,10 @@ class SlowLoop:
     def time(self) -> float:
         return self.now
 
-    def call_at(self, when: float, callback: Callable[[], object]) -> None:
+    def call_at(self, when: float, callback: Callable[[], object], *, context: Context) -> None:
         heapq.heappush(self._later, (when, next(self._numbers), callback))
 
-    def call_soon(self, callback: Callable[..., object], *arguments: Any) -> None:
+    def call_soon(self, callback: Callable[..., object], *arguments: Any, context: Context) -> None:
         self._soon.append((callback, arguments))
 
     def turn(self, seconds: float) -> None:
