@@ -40,9 +40,9 @@ PARTS: Final = 10
 ENOUGH: Final = 100
 
 HISTORIES: Final = 5_000
-HISTORIES_OF_TWO_LIVES: Final = 400
-HISTORIES_ON_FAKEREDIS: Final = 200  # each takes it four times as long
-HISTORIES_OF_RESETS: Final = 400
+HISTORIES_OF_TWO_LIVES: Final = 200
+HISTORIES_ON_FAKEREDIS: Final = 150  # each takes it four times as long
+HISTORIES_OF_RESETS: Final = 200
 STEPS: Final = 34
 
 MUST_MEET: Final = (

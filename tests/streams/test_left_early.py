@@ -7,8 +7,9 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from earmark import Limiter, Limits, Scope
+from earmark import Limiter, Limits, MemoryBackend, Scope
 from earmark.streams import ObservedStream, observe_stream
+from earmark.testing import ManualClock
 from earmark.usage import Usage
 from tests.streams.bodies import ALL
 from tests.streams.bodies.gemini import gemini, tokens
@@ -172,7 +173,7 @@ async def test_of_openai_s_shape_the_end_makes_it_final(
 @pytest.mark.parametrize("taken", [1, 2, 3])
 async def test_b65_a_reservation_keeps_its_hold(events: list[Event], taken: int) -> None:
     """B65: what is debited is the larger of the hold and of what was reported until then."""
-    limiter, alice = Limiter(), Scope("alice", Limits(tpm=10_000))
+    limiter, alice = Limiter(MemoryBackend(clock=ManualClock())), Scope("alice", Limits(tpm=10_000))
     reservation = await limiter.pre_commit(alice, tokens=300)
     stream = reservation.stream(Source(items_of(events, "bytes"), "wait"))
     for _ in range(taken):

@@ -138,7 +138,7 @@ CHUNKS = st.sampled_from([1, 2, 3, 5, 16, 64, 100, 256, 1400])
 cut_up = Reached("cutting")
 
 
-@settings(max_examples=examples(3000))
+@settings(max_examples=examples(1500))
 @given(
     st.sampled_from(STREAMS),
     st.sampled_from(sorted(BODIES)),

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import anyio.lowlevel
 import pytest
 
-from earmark import Limiter, Limits, Scope
+from earmark import Limiter, Limits, MemoryBackend, Scope
 from earmark.ending import after_stream
 from earmark.streams import Observed, observe_stream
+from earmark.testing import ManualClock
 from earmark.usage import Usage
 from tests.streams.toys import DONE, SAY, USAGE, Source, Told, Toy, consume
 
@@ -129,7 +130,10 @@ async def test_no_stream_that_has_ended_leaves_its_reservation_open(
     """R15: whatever a dialect reports, the reservation is resolved, and its slot given back."""
     # A log that keeps an error keeps its frames, and with them the stream.
     caplog.set_level(logging.CRITICAL, "earmark.streams")
-    limiter, alice = Limiter(), Scope("alice", Limits(concurrency=1, tpm=100))
+    limiter, alice = (
+        Limiter(MemoryBackend(clock=ManualClock())),
+        Scope("alice", Limits(concurrency=1, tpm=100)),
+    )
     reservation = await limiter.pre_commit(alice, tokens=5)
     held = [reservation.stream(Source(ITEMS), dialect=dialect)]
     if way == "end":

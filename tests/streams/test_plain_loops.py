@@ -18,8 +18,9 @@ import anyio.lowlevel
 import pytest
 import trio
 
-from earmark import Limiter, Limits, Scope
+from earmark import Limiter, Limits, MemoryBackend, Scope
 from earmark.streams import ObservedStream
+from earmark.testing import ManualClock
 from tests.streams.toys import CALLBACKS, SAY, USAGE, Source, Told, ToldLater, watched
 
 Run = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
@@ -116,7 +117,7 @@ def test_a_dropped_stream_is_read_on_and_then_left(run: Run, where: str) -> None
     read: list[int] = []
 
     async def main() -> None:
-        async with Limiter() as limiter:
+        async with Limiter(MemoryBackend(clock=ManualClock())) as limiter:
             reservation = await limiter.pre_commit(ALICE, tokens=5)
             held: list[Any] = [reservation.stream(endless(lambda: read.append(1)), drain=0.05)]
             await anext(held[0])
@@ -141,7 +142,7 @@ def test_a_draining_stream_that_is_dropped_at_its_end_is_settled(run: Run) -> No
         yield b"data: [DONE]\n\n"
 
     async def main() -> None:
-        async with Limiter() as limiter:
+        async with Limiter(MemoryBackend(clock=ManualClock())) as limiter:
             reservation = await limiter.pre_commit(ALICE, tokens=50)
             held: list[Any] = [reservation.stream(upstream(), drain=30.0)]
             await anext(held[0])
@@ -160,7 +161,7 @@ def test_a_reservation_s_stream_is_resolved(run: Run, way: str) -> None:
     """R15: however it ends, it gives its slot back."""
 
     async def main() -> None:
-        limiter = Limiter()
+        limiter = Limiter(MemoryBackend(clock=ManualClock()))
         reservation = await limiter.pre_commit(ALICE, tokens=5)
         held: list[ObservedStream[Any]] = [reservation.stream(Source([SAY, SAY]))]
         await anext(held[0])
@@ -185,7 +186,7 @@ def test_a_task_group_that_has_ended_takes_no_stream_and_no_reservation(
     async def main() -> None:
         async with anyio.create_task_group() as ended:
             pass
-        limiter = Limiter()
+        limiter = Limiter(MemoryBackend(clock=ManualClock()))
         reservation = await limiter.pre_commit(ALICE, tokens=5)
         with pytest.raises(RuntimeError):
             reservation.stream(source, drain=1.0, task_group=ended, hide_usage=hide_usage)
