@@ -249,7 +249,9 @@ USAGE = re.compile(rb'"usage"').search
 @example(
     [("data: {}", "\r\n"), ("", "\r\n"), ('data: {"usage": 1}', "\n"), ("", "\n")], [9, 10, 11]
 )
-@example([("data: {}", "\r\n"), ("data: {}", "\r\n"), ("", "\r\n")], [])
+@example([("data: {}", "\n"), ("", "\n")], [9])
+@example([("data: {}", "\n"), ("", "\r\n")], [9])
+@example([("data: {}", "\r\n"), ("", "\n")], [10])
 def test_an_event_is_there_as_soon_as_it_has_ended(
     lines: list[tuple[str, str]], places: list[int]
 ) -> None:
@@ -271,6 +273,12 @@ def test_an_event_is_there_as_soon_as_it_has_ended(
             assert data.startswith(b"{")
             assert not USAGE(data)
     assert whole.finish() == by_lines.finish()
+
+
+def test_many_events_that_end_with_cr_in_one_piece() -> None:
+    """Lines that end with CR are cut in one go, however many events they make."""
+    events = events_of([b"data: a\r", b"\r" + b"data: b\r\r" * 5_000])
+    assert events == [ev("a"), *[ev("b")] * 5_000]
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,6 @@ _COMMON: Final = re.compile(rb"(?:event: ?(.*)\n)?data: ?(.*)\n\n")
 # The longest beginning of an event that is held back, to be looked at as a whole: most events are shorter.
 _MAX_HELD: Final = 16 * 1024
 
-# So much of what ends an event, an LF and a blank line, may be held back when the rest of it comes.
-_BEFORE: Final = 2
-
 # No name that says anything is longer.
 _MAX_NAME: Final = 1024
 
@@ -107,7 +104,7 @@ class SSEFramer:
             return self._resume(chunk, trigger)
         before = len(self._held)
         body = self._held + chunk
-        searched = before - _BEFORE if before > _BEFORE else 0
+        searched = before - 1 if before else 0  # the LF before a blank line may be held back
         blank = body.rfind(b"\n\n", searched)
         end = blank + 2 if blank >= 0 else 0
         if _CR in body:
