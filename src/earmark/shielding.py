@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 Result = TypeVar("Result")
@@ -65,6 +65,31 @@ async def finish(work: Callable[..., Coroutine[Any, Any, Result]], *arguments: o
             raise again or first
         finally:
             del again  # as in `outlast`
+
+
+async def together(*works: Callable[[], Awaitable[object]]) -> None:
+    """Run all of them at the same time, each to its end, whatever the others raise.
+
+    Raises:
+        Exception: what the first to fail has raised; what others raise is logged.
+    """
+    import anyio
+
+    errors: list[Exception] = []
+
+    async def run(work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - it is raised below
+            errors.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        for work in works:
+            tasks.start_soon(run, work)
+    for error in errors[1:]:
+        logger.error("another of several messages failed as well", exc_info=error)
+    if errors:
+        raise errors[0]
 
 
 async def outlast(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:
