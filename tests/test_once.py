@@ -165,9 +165,8 @@ async def test_b43_leaving_without_a_settlement_closes(world: World) -> None:
 async def test_b43_an_error_closes(world: World) -> None:
     """B43: a final non-2xx that nothing settled is such a leaving."""
     with pytest.raises(LookupError):
-        async with world.limiter.once(USER, tokens=50) as once:
-            async with await once.attempt(P1):
-                raise LookupError
+        async with world.limiter.once(USER, tokens=50) as once, await once.attempt(P1):
+            raise LookupError
     assert await world.looks() == ((1, 50, 0), (1, 50, 0), NOTHING)
     assert world.told("user") == ["admitted", "closed"]
 

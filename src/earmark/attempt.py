@@ -8,9 +8,9 @@ until it is left, and every attempt that was handed over to a stream.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from earmark.answers import ScopeStatus
 from earmark.core.hold import Hold, Verb
@@ -42,6 +42,10 @@ class Shared(Reservation):
         """One more may settle it: an attempt was handed over, and outlives the `once`."""
         self._parties += 1
 
+    def leave(self) -> None:
+        """One fewer may settle it: the `once` is gone."""
+        self._parties -= 1
+
     async def conclude(
         self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int], *, leaves: bool
     ) -> bool:
@@ -55,7 +59,8 @@ class Shared(Reservation):
                 return True
             return await self._charge({**at_least, **exact})
         if self._state == "settled":
-            return await self._charge(at_least)
+            await self._charge(at_least)
+            return False
         self._at_least = _sum(self._at_least, at_least)
         if self._parties:
             return False
@@ -228,7 +233,7 @@ class Attempt(Reservation):
     ) -> bool:
         """Resolve the target's part, and tell what is shared; what fails is left to be tried again (C24)."""
         won: list[bool] = []
-        works: list[Callable[[], Awaitable[object]]] = []
+        works: list[Callable[[], Coroutine[Any, Any, object]]] = []
         if not hasattr(self, "_resolved"):
             works.append(partial(self._resolve_own, won, verb, exact, at_least))
         if not self._told_shared:

@@ -170,13 +170,15 @@ class ReserveOnce:
             decided.set()
 
     async def _ask(self, hold: Hold) -> None:
-        if await self._front.ask(hold) is not None:
-            return
+        if await self._front.ask(hold) is None:
+            raise self._refusal(hold)
+
+    def _refusal(self, hold: Hold) -> RateLimited:
         refusal = self._front.refusal(hold, refusal_of(hold))
         own = {scope.key for scope in self._scopes}
         if any(denial.key in own for denial in refusal.denials):
             self.refused = refusal
-        raise refusal
+        return refusal
 
     def _hold(self, scopes: tuple[Scope, ...]) -> Hold:
         hold = Hold()
@@ -257,3 +259,8 @@ class ReserveOnce:
             if attempt.is_left_to_once:
                 attempt.let_go()
         self._shared.note("abandon", NOTHING, NOTHING, leaves=True)
+
+    def __del__(self) -> None:
+        # Dropped without having been left: what is open warns by itself (R15), and a stream that has an attempt has all.
+        if not self._over and self._shared is not None:
+            self._shared.leave()

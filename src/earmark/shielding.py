@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 Result = TypeVar("Result")
@@ -67,29 +67,41 @@ async def finish(work: Callable[..., Coroutine[Any, Any, Result]], *arguments: o
             del again  # as in `outlast`
 
 
-async def together(*works: Callable[[], Awaitable[object]]) -> None:
+async def together(*works: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run all of them at the same time, each to its end, whatever the others raise.
 
     Raises:
         Exception: what the first to fail has raised; what others raise is logged.
     """
+    if in_trio():
+        failures = await _together_in_trio(works)
+    else:
+        # A task that is cancelled before its first step closes its coroutine: a task group would leave it unawaited.
+        results = await asyncio.gather(*(work() for work in works), return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+    for failure in failures[1:]:
+        logger.error("another of several messages has failed as well", exc_info=failure)
+    if failures:
+        raise failures[0]
+
+
+async def _together_in_trio(
+    works: tuple[Callable[[], Coroutine[Any, Any, object]], ...],
+) -> list[BaseException]:
     import anyio
 
-    errors: list[Exception] = []
+    failures: list[BaseException] = []
 
-    async def run(work: Callable[[], Awaitable[object]]) -> None:
+    async def run(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - it is raised below
-            errors.append(error)
+        except Exception as error:  # noqa: BLE001 - the caller raises it
+            failures.append(error)
 
     async with anyio.create_task_group() as tasks:
         for work in works:
             tasks.start_soon(run, work)
-    for error in errors[1:]:
-        logger.error("another of several messages failed as well", exc_info=error)
-    if errors:
-        raise errors[0]
+    return failures
 
 
 async def outlast(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:
