@@ -30,11 +30,13 @@ ROWS: Final = (
     {"answers", "clock"},
     {"events", "core"},
     {"backends"},
-    {"ending", "moves", "streams", "tokens"},
+    {"ending", "moves", "policies", "streams", "tokens"},
     {"office"},
     {"reservation", "waiting"},
     {"limiter"},
     {"testing"},
+    {"commands"},
+    {"__main__"},
 )
 
 PUBLIC: Final = [
