@@ -30,13 +30,15 @@ ROWS: Final = (
     {"answers", "asks", "clock"},
     {"events", "core"},
     {"backends"},
-    {"ending", "moves", "streams", "tokens"},
+    {"ending", "moves", "policies", "streams", "tokens"},
     {"office"},
     {"reservation", "waiting"},
     {"attempt"},
     {"once"},
     {"limiter"},
     {"testing"},
+    {"commands"},
+    {"__main__"},
 )
 
 PUBLIC: Final = [
