@@ -32,9 +32,9 @@ neither the completion nor the total has it, and Perplexity, whose reasoning cou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from earmark.amounts import MAX_AMOUNT
 from earmark.streams.counts import (
@@ -56,7 +56,6 @@ _INPUT_DETAILS: Final = (
     "prompt_token_details",
     "input_token_details",
 )
-_PLAIN: Final = frozenset({"content", "role"})
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details")
 _EMPTY: Final = Usage()
 _ABSENT: Final = object()
@@ -188,18 +187,27 @@ class OpenAI(Reader):
             return True
         return self._all_finished() and not self._announced
 
+    def text_length(self, event: str | None, data: Mapping[str, Any] | str) -> int | None:
+        """The characters of what was generated; of a piece of one text, as most chunks are, without further calls."""
+        try:
+            (choice,) = cast("Mapping[str, Any]", data)["choices"]
+            said = choice["delta"]
+            text = said["content"]
+            if type(text) is str and len(said) == 1 and "text" not in choice:
+                return len(text)
+        except (KeyError, TypeError, ValueError):
+            pass  # it is another
+        return super().text_length(event, data)
+
     def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
         found: list[object] = []
         for choice in items_of(payload.get("choices")):
             fields = mapping_of(choice)
             # Perplexity repeats the whole message beside each delta.
             said = fields.get("delta") or fields.get("message")
-            if not isinstance(said, Mapping):
-                found += (said, fields.get("text"))
-            elif said.keys() <= _PLAIN:
-                found += (said.get("content"), fields.get("text"))
-            else:
-                found += (*_said_once(mapping_of(said)), fields.get("text"))
+            parts = mapping_of(said)
+            # What is no object is no less measured: it may be what was cut.
+            found += (_said_once(parts) if parts else said, fields.get("text"))
         return found
 
     def only_usage(self, event: str | None, payload: Mapping[str, Any]) -> bool:
@@ -346,13 +354,16 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return min(sum(known), MAX_AMOUNT) if len(known) == len(counts) else None
 
 
-def _said_once(said: Mapping[str, Any]) -> Iterable[object]:
+def _said_once(said: Mapping[str, Any]) -> object:
     """What a choice says, with its reasoning under one name: some providers send it under two or three."""
-    lengths = {name: length_of((said[name],)) for name in _REASONING if name in said}
+    names = [name for name in _REASONING if said.get(name)]
+    if len(names) <= 1:
+        return said
+    lengths = {name: length_of((said[name],)) for name in names}
     if None in lengths.values():
-        return (CUT,)
-    longest = max(lengths, key=lambda name: lengths[name] or 0, default=None)
-    return ({name: said[name] for name in said if name == longest or name not in lengths},)
+        return CUT
+    longest = max(names, key=lambda name: lengths[name] or 0)
+    return {name: said[name] for name in said if name == longest or name not in names}
 
 
 def _only_speaks(payload: Mapping[str, Any]) -> bool:

@@ -62,9 +62,14 @@ def json_length(value: object) -> int:
 def _length(value: object, *, textual: bool) -> int:
     if isinstance(value, str):
         return len(value) if textual else 0
-    if isinstance(value, Mapping):
-        members = cast("Mapping[str, Any]", value)
-        return sum(_length_of_member(name, member) for name, member in members.items())
+    if type(value) is dict or isinstance(value, Mapping):
+        total = 0
+        for name, member in cast("Mapping[str, Any]", value).items():
+            if isinstance(member, str):
+                total += len(member) if name in _TEXTUAL else 0
+            elif member is not None:
+                total += _length_of_member(name, member)
+        return total
     if isinstance(value, (list, tuple)):
         return sum(_length(item, textual=textual) for item in cast("list[object]", value))
     if value is CUT:
