@@ -31,7 +31,7 @@ _TEXTUAL: Final = _ARGUMENTS | {
     "transcript",
     "value",
 }
-_QUOTED: Final = frozenset({"annotations", "citation", "citations", "logprobs"})
+_QUOTED: Final = frozenset({"annotations", "citation", "citations"})
 
 
 def length_of(values: Iterable[object]) -> int | None:
