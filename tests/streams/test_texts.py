@@ -303,6 +303,13 @@ def estimated(items: list[Any], dialect: str | None = None) -> tuple[list[int | 
     return asked, run_now(items, dialect, estimate=estimate)
 
 
+class Broken:
+    """An object of an SDK's that cannot be dumped."""
+
+    def model_dump(self, **_: object) -> object:
+        raise RuntimeError
+
+
 SAID: Final = sse({"choices": [{"index": 0, "delta": {"content": "abc"}}]})
 LONG: Final = sse({"choices": [{"index": 0, "delta": {"content": "x" * 99_000}}]})
 UNKNOWN: dict[str, tuple[str | None, list[Any]]] = {
@@ -314,6 +321,7 @@ UNKNOWN: dict[str, tuple[str | None, list[Any]]] = {
     "objects of nobody": (None, [sse({"token": {"text": "hello"}})]),
     "broken": ("openai", [SAID, b'data: {"choices": [{"delta": {"content": "x"}\n\n', SAID]),
     "an item of no kind": ("openai", [SAID, object()]),
+    "an item that cannot be read": ("openai", [SAID, Broken()]),
     "a model of nobody's": ("bedrock", [{"chunk": {"outputs": [{"text": "x"}]}}]),
     "a chunk that cannot be decoded": ("bedrock", [{"chunk": {"bytes": b"\xff"}}]),
     "arguments that are no JSON": ("ollama", [lines(message={"arguments": {"a": b"x"}})[1]]),
@@ -336,6 +344,7 @@ def test_of_a_cut_event_it_is_unknown_and_of_its_end_it_is_not() -> None:
         return run_now(items, None, max_event=5_000, estimate=lambda _: None).text_length
 
     assert measured([SAID, LONG]) is None
+    assert measured([b"event: output\ndata: " + b"x" * 99_000 + b"\n\n"]) is None
     body = {"type": "response.completed", "response": {"output": "x" * 99_000}}
     assert measured([sse({"type": "response.output_text.delta", "delta": "abc"}), sse(body)]) == 3
 
