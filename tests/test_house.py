@@ -36,6 +36,7 @@ ROWS: Final = (
     {"attempt"},
     {"once"},
     {"limiter"},
+    {"http"},
     {"testing"},
 )
 
