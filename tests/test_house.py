@@ -30,7 +30,7 @@ ROWS: Final = (
     {"answers", "asks", "clock"},
     {"events", "core"},
     {"backends"},
-    {"ending", "moves", "streams", "tokens"},
+    {"ending", "moves", "policies", "streams", "tokens"},
     {"office"},
     {"reservation", "waiting"},
     {"attempt"},
@@ -38,6 +38,8 @@ ROWS: Final = (
     {"limiter"},
     {"http"},
     {"testing"},
+    {"commands"},
+    {"__main__"},
 )
 
 PUBLIC: Final = [
