@@ -37,6 +37,7 @@ ROWS: Final = (
     {"once"},
     {"limiter"},
     {"http"},
+    {"contrib"},
     {"testing"},
     {"commands"},
     {"__main__"},
