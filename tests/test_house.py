@@ -31,7 +31,7 @@ ROWS: Final = (
     {"events", "core"},
     {"backends"},
     {"ending", "moves", "policies", "streams", "tokens"},
-    {"office"},
+    {"estimates", "office"},
     {"reservation", "waiting"},
     {"attempt"},
     {"once"},
