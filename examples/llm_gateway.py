@@ -29,6 +29,7 @@ from earmark import (
     Limits,
     RateLimited,
     RedisBackend,
+    Reservation,
     ReserveOnce,
     Scope,
     Usage,
@@ -92,7 +93,7 @@ async def health() -> Response:
 
 
 @app.post("/v1/{path:path}")
-async def complete(path: str, request: Request) -> Response:
+async def complete(path: str, request: Request) -> Response:  # noqa: ARG001 - providers know which paths there are
     """Whatever can fail without a provider comes first; then the reservation, before a byte goes upstream."""
     key = request.headers.get("authorization", "").removeprefix("Bearer ")
     tenant = KEYS.get(request.headers.get("x-api-key", key))
@@ -119,36 +120,45 @@ async def ask_around(once: ReserveOnce, asked: dict[str, Any], request: Request)
                 raise
             continue  # this provider has no room
         async with attempt:
-            try:
-                response = await upstream.send(outgoing(url, asked, request), stream=True)
-            except NEVER_SENT:
-                await attempt.cancel()  # nothing was sent: the provider's scope gets all of it back
-                continue
-            except httpx.TransportError:
-                continue  # the outcome is unknown: leaving the attempt keeps what was held
-            if response.status_code in ELSEWHERE and not last:
-                await response.aclose()
-                if response.status_code in UNBILLED:
-                    await attempt.cancel()
-                continue
-            headers = {**rate_limit_headers(attempt), **upstream_retry_headers(response.headers)}
-            media_type = response.headers.get("content-type", "application/json")
-            if asked.get("stream") and response.is_success:
-                stream = attempt.stream(  # from here on the stream resolves it, however it ends
-                    response.aiter_raw(),
-                    aclose=response.aclose,
-                    expected_choices=asked.get("n") or 1,
-                    hide_usage=not (asked.get("stream_options") or {}).get("include_usage"),
-                )
-                return ReservedStream(stream, headers=headers, media_type=media_type)
-            async with aclosing(response):
-                content = await response.aread()
-            if response.status_code in UNBILLED:
-                await attempt.settle_success(Usage(0, 0))
-            elif (usage := usage_from_response(content)) is not None:
-                await attempt.settle_success(usage)
-            return Response(content, response.status_code, headers, media_type)
+            answer = await ask(attempt, outgoing(url, asked, request), asked, last=last)
+            if answer is not None:
+                return answer
     raise HTTPException(502, "No provider has answered.")
+
+
+async def ask(
+    attempt: Reservation, request: httpx.Request, asked: dict[str, Any], *, last: bool
+) -> Response | None:
+    """Ask one provider, and resolve the attempt as its answer says; None: another one is to be asked."""
+    try:
+        response = await upstream.send(request, stream=True)
+    except NEVER_SENT:
+        await attempt.cancel()  # the provider's scope gets all of it back
+        return None
+    except httpx.TransportError:
+        return None  # the outcome is unknown: leaving the attempt keeps what was held
+    if response.status_code in ELSEWHERE and not last:
+        await response.aclose()
+        if response.status_code in UNBILLED:
+            await attempt.cancel()
+        return None
+    headers = {**rate_limit_headers(attempt), **upstream_retry_headers(response.headers)}
+    media_type = response.headers.get("content-type", "application/json")
+    if asked.get("stream") and response.is_success:
+        stream = attempt.stream(  # from here on the stream resolves it, however it ends
+            response.aiter_raw(),
+            aclose=response.aclose,
+            expected_choices=asked.get("n") or 1,
+            hide_usage=not (asked.get("stream_options") or {}).get("include_usage"),
+        )
+        return ReservedStream(stream, headers=headers, media_type=media_type)
+    async with aclosing(response):
+        content = await response.aread()
+    if response.status_code in UNBILLED:
+        await attempt.settle_success(Usage(0, 0))
+    elif (usage := usage_from_response(content)) is not None:
+        await attempt.settle_success(usage)
+    return Response(content, response.status_code, headers, media_type)
 
 
 def outgoing(url: str, asked: dict[str, Any], request: Request) -> httpx.Request:
