@@ -36,7 +36,7 @@ ROWS: Final = (
     {"attempt"},
     {"once"},
     {"limiter"},
-    {"testing"},
+    {"contrib", "testing"},
     {"commands"},
     {"__main__"},
 )
