@@ -281,6 +281,7 @@ def test_anthropics_messages(proxy: Proxy) -> None:
         key = f"messages {stream}"
         answer = proxy.ask(key, path="/v1/messages", model="claude", max_tokens=500, stream=stream)
         assert answer.status_code == 200
+        assert proxy.free(key)
         assert proxy.used(key) == {"requests": 1, "tokens": 12, "concurrency": 0}
 
 

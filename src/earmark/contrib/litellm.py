@@ -184,7 +184,9 @@ class EarmarkHook(CustomLogger):
         if opened is None or opened.reservation.state != "open":
             return response
         opened.streams = True
-        return opened.reservation.stream(response)
+        choices = request_data.get("n")
+        expected = choices if type(choices) is int and choices > 0 else 1
+        return opened.reservation.stream(response, expected_choices=expected)
 
     async def async_post_call_failure_hook(
         self,
