@@ -79,6 +79,7 @@ OPENAI: Final[dict[Kind, list[Event]]] = {
         delta(refusal=JSON),
         delta(content=[{"type": "text", "text": JSON}]),
         (None, {"choices": [{"index": 0, "text": JSON}]}),
+        (None, {"choices": [{"delta": {"content": JSON[:4]}, "text": JSON[4:]}]}),
         (None, {"choices": [{"delta": {"content": JSON}, "message": {"content": JSON * 3}}]}),
         (None, {"choices": [{"message": {"content": JSON}, "logprobs": {"content": ["x"]}}]}),
         delta(content=JSON, annotations=[{"url_citation": {"title": "x", "content": "x" * 99}}]),
