@@ -36,7 +36,9 @@ ROWS: Final = (
     {"attempt"},
     {"once"},
     {"limiter"},
-    {"contrib", "testing"},
+    {"http"},
+    {"contrib"},
+    {"testing"},
     {"commands"},
     {"__main__"},
 )

@@ -1,1 +1,1 @@
-"""Where earmark meets frameworks: each module needs the one that it is named after, and none is loaded unasked."""
+"""Integrations with what a gateway is made of, each by name; none is imported by the library itself."""
