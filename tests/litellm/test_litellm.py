@@ -30,7 +30,7 @@ PYTHON: Final = Path(
     os.environ.get("EARMARK_LITELLM", ROOT / ".venv" / "litellm" / "bin" / "python")
 )
 
-# A day: no window of a test ends in its middle but at midnight, which `day` waits for.
+# A day: no window ends in the middle of a test but at midnight.
 POLICIES: Final[dict[str, Any]] = {
     "default": {"limits": {"rpd": 100, "tpd": 10_000, "concurrency": 2}},
     "tenants": [
