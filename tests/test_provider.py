@@ -41,12 +41,12 @@ async def process(anyio_backend: str) -> AsyncIterator[ProviderProcess]:
 
 
 @asynccontextmanager
-async def openai(url: str, **options: Any) -> AsyncIterator[Any]:
+async def openai(url: str) -> AsyncIterator[Any]:
     from openai import AsyncOpenAI
 
     http = httpx2.AsyncClient(trust_env=False)
     async with AsyncOpenAI(
-        base_url=f"{url}/v1", api_key="k", http_client=http, **{"max_retries": 0, **options}
+        base_url=f"{url}/v1", api_key="k", http_client=http, max_retries=0
     ) as client:
         yield client
 
@@ -145,7 +145,8 @@ async def test_what_is_scripted_happens_once_each(process: ProviderProcess) -> N
         assert limited.value.code == "rate_limit_exceeded"
         with pytest.raises(APIStatusError) as overloaded:
             await other.messages.create(model="m", messages=PROMPT, max_tokens=9)
-        assert overloaded.value.body["error"]["type"] == "overloaded_error"
+        body: Any = overloaded.value.body
+        assert body["error"]["type"] == "overloaded_error"
         assert await client.chat.completions.create(model="m", messages=PROMPT)
     assert [one.path for one in await process.seen()][-3:] == [
         *("/v1/chat/completions", "/v1/messages", "/v1/chat/completions"),
