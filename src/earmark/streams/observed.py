@@ -41,7 +41,7 @@ class Observed:
             * `cancelled`: the consumer was cancelled while it waited
             * `closed`: `aclose()` was called
             * `dropped`: nobody held the stream any more
-            * `open`: not yet ended, in `ObservedStream.observed` and for an estimator
+            * `open`: not yet ended, in `ObservedStream.observed`
         usage: what the provider reported, or None; its fields may be unknown.
         authoritative: the provider's own final report arrived, for every expected choice.
         estimated: an estimator had a part in `usage`.
