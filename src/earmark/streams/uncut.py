@@ -13,9 +13,12 @@ has come, each single wait has a shield round it. That is left before the corout
 innermost scope.
 
 A scope of anyio's signs its cancellations. One that was not there when this began is the work's own, a timeout or a
-task group within it, and has its way, as it would in a task. Those of asyncio's own (`timeout`, `TaskGroup`) do not
-sign: they cannot be told from a cancellation of the caller, and cut nothing. Only the deadline here does. When that
-has come, each further wait is cut off at once, as in a cancelled scope.
+task group within it, and has its way, as it would in a task; the outermost of these becomes the shield, so that the
+scopes round the work reach neither what waits in it nor its child tasks. Such a scope lets its own cancellation out
+where `Task.cancel` has come as well, which would end the work in the middle: that is kept aside until the scope has
+been left. What asyncio has of this kind (`timeout`, `TaskGroup`) does not sign: it cannot be told from a cancellation
+of the caller, and cuts nothing. Only the deadline here does. When that has come, each further wait is cut off at once,
+as in a cancelled scope.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ class Uncut:
         "_came",
         "_handed_over",
         "_hit",
+        "_kept_aside",
         "_late",
         "_loop",
         "_outside",
@@ -67,6 +71,7 @@ class Uncut:
         self._loop = task.get_loop()
         self._before = task.cancelling()
         self._hit = False
+        self._kept_aside = 0
         self._came: asyncio.CancelledError | None = None
         self._outside = _scopes_here()
         # How often each scope has cancelled the task, and those did that have left it to the ones round them.
@@ -114,10 +119,19 @@ class Uncut:
                 try:
                     waits_for = self._run_on(told)
                 except StopIteration:
-                    return
+                    told = None
+                    break
+                except BaseException as error:  # noqa: BLE001 - it is raised below
+                    told = error
+                    break
                 told = yield from self._wait(waits_for)
                 refused += self._late
-            raise asyncio.CancelledError
+            else:
+                told = asyncio.CancelledError()
+            while self._kept_aside:
+                yield from self._pass_on(None)
+            if told is not None:
+                raise told
         finally:
             del told  # its traceback has this frame
             self._give_up()
@@ -128,18 +142,19 @@ class Uncut:
         try:
             return self._work.send(None) if told is None else self._work.throw(told)
         finally:
-            if self._signed:
+            if self._signed or self._handed_over:
                 self._let_go(before - self._task.cancelling())
 
     def _let_go(self, taken_back: int) -> None:
         """Forget the scopes that the work has left: one takes back what it did, or leaves it to one round it."""
-        here = _scopes_here()
-        for scope in self._signed.keys() - here.keys():
+        handed_over = 0
+        for scope in self._signed.keys() - _scopes_here().keys():
             times = self._signed.pop(scope)
             if times <= taken_back:
                 taken_back -= times
             else:
-                self._handed_over += times
+                handed_over += times
+        self._handed_over += handed_over - min(max(taken_back, 0), self._handed_over)
 
     def _wait(self, waits_for: object) -> Generator[Any, None, BaseException | None]:
         """Wait as the work wants to; returns what it has to be told instead of the result, if anything."""
@@ -155,38 +170,63 @@ class Uncut:
                 future.cancel()
                 yield from self._wait(None)
                 return None if future.done() else asyncio.CancelledError()
+            own, before = self._prepare()
             self._proxy = self._loop.create_future()
             future.add_done_callback(self._wake)
             try:
-                with (
-                    anyio.CancelScope(shield=True)
-                    if self._signed.keys() & self._outside.keys()
-                    else nullcontext()
-                ):
+                with anyio.CancelScope(shield=True) if self._is_beset(own=own) else nullcontext():
                     yield from self._proxy.__await__()
             except asyncio.CancelledError as error:
                 # As `Task.cancel` does it here as well.
-                if self._is_its_own(error) and not future.cancel(str(error)):
+                if self._is_its_own(error, before, own=own) and not future.cancel(str(error)):
                     return error
             finally:
                 future.remove_done_callback(self._wake)
         return None
 
+    def _prepare(self) -> tuple[bool, int]:
+        """Before a wait: whether it is in a scope of the work's own, and how often the task has been cancelled.
+
+        The outermost scope of its own is made to keep off those round it.
+        """
+        outermost = None
+        for number, scope in _scopes_here().items():
+            if number in self._outside:
+                break
+            outermost = scope
+        if outermost is not None:
+            outermost.shield = True
+        before = self._task.cancelling()
+        if outermost is None and self._kept_aside:
+            self._kept_aside -= 1
+            self._task.cancel()  # it comes with the wait
+        return outermost is not None, before
+
+    def _is_beset(self, *, own: bool) -> bool:
+        """Whether a scope round the work is cancelled, and none of its own keeps it off."""
+        return not own and bool(self._signed.keys() & self._outside.keys())
+
     def _pass_on(self, waits_for: object) -> Generator[Any, None, BaseException | None]:
         """One turn of the loop; or what no task waits for, and says so."""
+        own, before = self._prepare()
         try:
             yield waits_for
         except asyncio.CancelledError as error:
-            if self._is_its_own(error):
+            if self._is_its_own(error, before, own=own):
                 return error
         except Exception as error:  # noqa: BLE001 - it is the work's
             return error
         return asyncio.CancelledError() if self._late else None
 
-    def _is_its_own(self, error: asyncio.CancelledError) -> bool:
+    def _is_its_own(self, error: asyncio.CancelledError, before: int, *, own: bool) -> bool:
         """Whether a scope within the work has cancelled it; what comes from without is remembered."""
         self._hit = True
         signed = _SIGNED.search(str(error))
+        if own:
+            # Of several cancellations in one turn the task sees one.
+            for _ in range(self._task.cancelling() - before - (signed is not None)):
+                self._task.uncancel()
+                self._kept_aside += 1
         if signed is None:
             # Its traceback has this frame: a cycle would keep it all alive.
             self._came = error.with_traceback(None)
@@ -216,13 +256,12 @@ async def _coroutine(work: Awaitable[object]) -> None:
     await work
 
 
-def _scopes_here() -> Mapping[int, object]:
+def _scopes_here() -> Mapping[int, anyio.CancelScope]:
     """The scopes in which the task is, by the ids with which they sign."""
-    found: dict[int, object] = {}
+    found: dict[int, anyio.CancelScope] = {}
     with anyio.CancelScope() as innermost:  # noqa: ASYNC100 - it is there to be asked what is round it
         # There is no public way to ask; of each the object is kept, lest another be given its id.
-        scope: object = innermost._parent_scope  # type: ignore[attr-defined]  # noqa: SLF001
-        while scope is not None:
+        scope: Any = innermost
+        while (scope := scope._parent_scope) is not None:  # noqa: SLF001
             found[id(scope)] = scope
-            scope = getattr(scope, "_parent_scope", None)
     return found

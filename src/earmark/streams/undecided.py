@@ -1,14 +1,16 @@
 """The dialect of a stream that has not yet said which it speaks: it keeps the events that said nothing.
 
 An event that says nothing about the dialect may still say something about the usage, or be the error with which
-everything ends, so it is not thrown away but read again by the dialect that turns up. A stream that never says
-what it is must not be collected for ever either, neither many events nor large ones, and `[DONE]` has to be
-understood when it comes.
+everything ends, so it is not thrown away but read again by the dialect that turns up. A stream must not be collected
+for ever either, neither many events nor large ones: of those that say nothing the latest are kept. The search has no
+such bound. A provider that is busy sends a ping every few seconds for as long as it takes, and to guess then would be
+to guess wrong; what never says what it is, is read as most streams are when it ends, or says `[DONE]`.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, cast
 
@@ -26,6 +28,9 @@ _OBJECT: Final = 32
 class Undecided:
     """A dialect that knows of no usage and no end, until one is `found`.
 
+    Args:
+        expected_choices: how many choices the request asked for.
+
     Attributes:
         found: the dialect of the stream, or None.
     """
@@ -33,7 +38,7 @@ class Undecided:
     name: ClassVar[str] = ""
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(b"")  # found in anything
 
-    __slots__ = ("_events", "_size", "found")
+    __slots__ = ("_events", "_length", "_size", "_unknown", "found")
 
     usage: Usage | None = None
     authoritative = False
@@ -41,9 +46,12 @@ class Undecided:
     finished = False
     error: str | None = None
 
-    def __init__(self) -> None:
-        self._events: list[tuple[str | None, Mapping[str, Any] | str]] = []
+    def __init__(self, expected_choices: int = 1) -> None:
+        self._events: deque[tuple[str | None, Mapping[str, Any] | str, int]] = deque()
         self._size = 0
+        # Reads what can be kept no longer, should nothing better turn up.
+        self._unknown = UNKNOWN(expected_choices)
+        self._length = 0
         self.found: DialectFactory | None = None
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
@@ -54,7 +62,7 @@ class Undecided:
         """Keep the text of one, and look whether it tells."""
         self._keep(event, data)
         if self.found is None and data.strip() == "[DONE]":
-            self.found = UNKNOWN
+            self.give_up()
 
     def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
         """None that is known of: it is measured when the events are read again."""
@@ -65,29 +73,39 @@ class Undecided:
         return False
 
     def give_up(self) -> None:
-        """No more events come: what was kept is read as most streams are, if there is anything."""
+        """No more events come: what there was is read as most streams are, if there was anything."""
         if self._events:
-            self.found = UNKNOWN
+            self.found = self._take_unknown
 
     def replay(self, dialect: Dialect) -> int:
         """Let the dialect that was found read what was kept; returns the length of the text."""
-        length = 0
-        for event, data in self._events:
-            if isinstance(data, str):
-                dialect.observe_text(event, data)
-            else:
-                dialect.observe(event, data)
-                length += dialect.text_length(event, data)
+        length = self._length if dialect is self._unknown else 0
+        for event, data, _ in self._events:
+            length += _read(dialect, event, data)
         self._events.clear()
         return length
 
+    def _take_unknown(self, _: int) -> Dialect:
+        return self._unknown
+
     def _keep(self, event: str | None, data: Mapping[str, Any] | str) -> None:
-        self._events.append((event, data))
         self.found = detect(event, data)
-        if self.found is None:
-            self._size += _size_of(data) + len(event or "")
-            if self._size >= _MAX_SIZE or len(self._events) >= _MAX_EVENTS:
-                self.found = UNKNOWN
+        size = 0 if self.found is not None else _size_of(data) + len(event or "")
+        self._events.append((event, data, size))
+        self._size += size
+        while len(self._events) > _MAX_EVENTS or (self._size > _MAX_SIZE and len(self._events) > 1):
+            oldest, held, size = self._events.popleft()
+            self._size -= size
+            self._length += _read(self._unknown, oldest, held)
+
+
+def _read(dialect: Dialect, event: str | None, data: Mapping[str, Any] | str) -> int:
+    """Let a dialect read one event; returns the length of its text."""
+    if isinstance(data, str):
+        dialect.observe_text(event, data)
+        return 0
+    dialect.observe(event, data)
+    return dialect.text_length(event, data)
 
 
 def _size_of(data: object) -> int:

@@ -76,7 +76,7 @@ class Watcher:
         self.size = 0
         self.text_length: int | None = 0 if count_text else None
         self.plain: Search | None = None
-        self._speak(Undecided() if factory is None else factory(expected_choices))
+        self._speak(Undecided(expected_choices) if factory is None else factory(expected_choices))
 
     @property
     def kind(self) -> Kind | None:
