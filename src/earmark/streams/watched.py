@@ -104,7 +104,6 @@ class WatchedStream(ObservedStream[T]):
             item = await self._advance()
         except BaseException as error:
             await self._stopped(error)
-            del self  # the error's traceback has this frame: a cycle would keep the stream alive
             raise
         self._items += 1
         watcher = self._watcher
