@@ -10,22 +10,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from earmark.usage import Usage
 
 T = TypeVar("T")
 
 Outcome = Literal["open", "end", "truncated", "error", "cancelled", "closed", "dropped"]
-
-OUTCOMES: Final[tuple[Outcome, ...]] = (
-    "end",
-    "truncated",
-    "error",
-    "cancelled",
-    "closed",
-    "dropped",
-)
 
 
 @dataclass(frozen=True, slots=True)
