@@ -112,19 +112,20 @@ class Panicking(Toy):
         self._panic("observe_text")
         super().observe_text(event, data)
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
+    def text_length(self, event: str | None, data: Mapping[str, Any] | str) -> int | None:
         self._panic("text_length")
-        return super().text_length(event, payload)
+        return super().text_length(event, data)
+
+    def final(self, *, complete: bool) -> bool:
+        self._panic("final")
+        return super().final(complete=complete)
 
     def only_usage(self, event: str | None, payload: Mapping[str, Any]) -> bool:
         self._panic("only_usage")
         return super().only_usage(event, payload)
 
     def __getattribute__(self, name: str) -> Any:
-        if (
-            name in ("usage", "authoritative", "ended", "finished", "error")
-            and name == type(self).member
-        ):
+        if name in ("usage", "ended", "finished", "error") and name == type(self).member:
             raise type(self).raised
         return super().__getattribute__(name)
 
@@ -135,7 +136,7 @@ MEMBERS = (
     "text_length",
     "only_usage",
     "usage",
-    "authoritative",
+    "final",
     "ended",
     "finished",
     "error",
@@ -163,7 +164,7 @@ async def test_a_dialect_that_panics_is_logged(
             await stream.aclose()
         else:
             assert await consume(stream) == (items, None)
-        assert told.only.usage is None
+        assert not told.only.authoritative
         assert source.closed == 1
 
 

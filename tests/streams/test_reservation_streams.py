@@ -362,10 +362,10 @@ async def test_the_end_of_an_event_that_is_too_large_is_64_kib(pad: int, *, foun
 
 
 async def test_an_event_of_sixteen_mebibytes_is_read_whole() -> None:
-    """The default of `max_event`: in a larger one, a usage that is not near the end is not found."""
-    usage = b'"usage":{"prompt_tokens":9,"completion_tokens":3}'
+    """The default of `max_event`: in a larger one, a usage that is near neither end is not found."""
+    usage = b'"w":"' + b"w" * 10_000 + b'","usage":{"prompt_tokens":9,"completion_tokens":3}'
     found = []
-    for size in (MAX_EVENT - 200, MAX_EVENT + 200):
+    for size in (MAX_EVENT - 10_200, MAX_EVENT):
         told = Told()
         event = b'data: {"choices":[],%s,"x":"%s"}\n\n' % (usage, b"x" * size)
         await consume(observe_stream(Source([HI, STOP, event]), on_complete=told))
@@ -400,14 +400,9 @@ class Spy(Toy):
 
     asked: ClassVar[list[str]] = []
 
-    @property
-    def authoritative(self) -> bool:
+    def final(self, *, complete: bool) -> bool:
         self.asked.append("dialect")
-        return self._final
-
-    @authoritative.setter
-    def authoritative(self, final: bool) -> None:
-        self._final = final
+        return super().final(complete=complete)
 
 
 @pytest.mark.parametrize(

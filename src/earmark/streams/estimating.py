@@ -50,7 +50,7 @@ def _lacks_a_whole(usage: Usage | None) -> bool:
 
 def _without_output(observed: Observed) -> bool:
     """Whether there can be no output: nothing was delivered, or nothing but an error."""
-    return observed.items == 0 or (observed.error is not None and not observed.text_length)
+    return observed.items == 0 or (observed.error is not None and observed.text_length == 0)
 
 
 def _filled(reported: Usage | None, guess: Usage) -> Usage:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, cast
 
-from earmark.streams.detect import UNKNOWN, detect
 from earmark.streams.dialect import Dialect, DialectFactory
 from earmark.usage import Usage
+
+Find = Callable[[str | None, Mapping[str, Any] | str], DialectFactory | None]
+"""The dialect that one event alone belongs to, or None where it could be of several."""
 
 # So many events that say nothing are kept, and about so many bytes.
 _MAX_EVENTS: Final = 32
@@ -26,9 +28,11 @@ _OBJECT: Final = 32
 
 
 class Undecided:
-    """A dialect that knows of no usage and no end, until one is `found`.
+    """A dialect that knows of no usage and no end, until one is `found`; then that one reads the stream.
 
     Args:
+        find: looks for the dialect.
+        otherwise: the dialect of a stream that never says.
         expected_choices: how many choices the request asked for.
 
     Attributes:
@@ -38,20 +42,19 @@ class Undecided:
     name: ClassVar[str] = ""
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(b"")  # found in anything
 
-    __slots__ = ("_events", "_length", "_size", "_unknown", "found")
+    __slots__ = ("_events", "_find", "_otherwise", "_size", "_unkept", "found")
 
     usage: Usage | None = None
-    authoritative = False
     ended = False
     finished = False
     error: str | None = None
 
-    def __init__(self, expected_choices: int = 1) -> None:
+    def __init__(self, find: Find, otherwise: DialectFactory, expected_choices: int = 1) -> None:
+        self._find = find
+        self._otherwise = otherwise(expected_choices)
         self._events: deque[tuple[str | None, Mapping[str, Any] | str, int]] = deque()
         self._size = 0
-        # Reads what can be kept no longer, should nothing better turn up.
-        self._unknown = UNKNOWN(expected_choices)
-        self._length = 0
+        self._unkept: int | None = 0  # the length of the text in what was kept no longer
         self.found: DialectFactory | None = None
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
@@ -64,7 +67,7 @@ class Undecided:
         if self.found is None and data.strip() == "[DONE]":
             self.give_up()
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
+    def text_length(self, event: str | None, data: Mapping[str, Any] | str) -> int:
         """None that is known of: it is measured when the events are read again."""
         return 0
 
@@ -72,40 +75,56 @@ class Undecided:
         """Not that it is known of."""
         return False
 
+    def final(self, *, complete: bool) -> bool:
+        """Not that it is known of."""
+        return False
+
     def give_up(self) -> None:
         """No more events come: what there was is read as most streams are, if there was anything."""
         if self._events:
-            self.found = self._take_unknown
+            self.found = self._take_otherwise
 
-    def replay(self, dialect: Dialect) -> int:
-        """Let the dialect that was found read what was kept; returns the length of the text."""
-        length = self._length if dialect is self._unknown else 0
-        for event, data, _ in self._events:
-            length += _read(dialect, event, data)
+    def replay(self, dialect: Dialect) -> int | None:
+        """Let the dialect that was found read what was kept; returns the length of the text, None where unknown."""
+        lengths = [self._unkept, *(_read(dialect, event, data) for event, data, _ in self._events)]
         self._events.clear()
-        return length
+        known = [length for length in lengths if length is not None]
+        return sum(known) if len(known) == len(lengths) else None
 
-    def _take_unknown(self, _: int) -> Dialect:
-        return self._unknown
+    def _take_otherwise(self, _: int) -> Dialect:
+        return self._otherwise
 
     def _keep(self, event: str | None, data: Mapping[str, Any] | str) -> None:
-        self.found = detect(event, data)
+        self.found = self._find(event, data)
         size = 0 if self.found is not None else _size_of(data) + len(event or "")
         self._events.append((event, data, size))
         self._size += size
         while len(self._events) > _MAX_EVENTS or (self._size > _MAX_SIZE and len(self._events) > 1):
-            oldest, held, size = self._events.popleft()
-            self._size -= size
-            self._length += _read(self._unknown, oldest, held)
+            self._let_go(*self._events.popleft())
+
+    def _let_go(self, event: str | None, data: Mapping[str, Any] | str, size: int) -> None:
+        """Have it read as most streams are, should nothing better turn up."""
+        self._size -= size
+        length = _read(self._otherwise, event, data)
+        self._unkept = None if self._unkept is None or length is None else self._unkept + length
 
 
-def _read(dialect: Dialect, event: str | None, data: Mapping[str, Any] | str) -> int:
+def _read(dialect: Dialect, event: str | None, data: Mapping[str, Any] | str) -> int | None:
     """Let a dialect read one event; returns the length of its text."""
     if isinstance(data, str):
         dialect.observe_text(event, data)
-        return 0
-    dialect.observe(event, data)
+    else:
+        dialect.observe(event, data)
     return dialect.text_length(event, data)
+
+
+def decided(dialect: Dialect, expected_choices: int) -> Dialect:
+    """The dialect that reads on from here: the one that was found, once it has read what was kept."""
+    while isinstance(dialect, Undecided) and dialect.found is not None:
+        found = dialect.found(expected_choices)
+        dialect.replay(found)
+        dialect = found
+    return dialect
 
 
 def _size_of(data: object) -> int:
