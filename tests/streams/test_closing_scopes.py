@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -220,44 +220,56 @@ async def test_r16_a_cancel_that_comes_with_a_scope_s_is_not_lost(
 
 
 @ON_ASYNCIO
+@pytest.mark.parametrize("turns", range(8))
+@pytest.mark.parametrize("by", ["the scope", "both"])
 async def test_r16_a_generator_with_a_group_round_its_yield_loses_no_cancel(
-    anyio_backend: str,
+    anyio_backend: str, by: str, turns: int
 ) -> None:
-    """Left in the middle, the group is cancelled by the error that ends it, and takes that back on its way out."""
-    log: list[str] = []
+    """The error that ends it cancels its group, which takes that back when it is left, or leaves it to the consumer's.
 
-    async def grouped() -> Any:
+    What is left is a cancellation of the consumer's task where there was one, and none where there was none.
+    """
+    log: list[str] = []
+    scopes: list[anyio.CancelScope] = []
+
+    async def grouped() -> AsyncIterator[bytes]:
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(anyio.sleep_forever)
+                group.start_soon(slow_to_end)
                 yield SAY
         finally:
             for _ in range(6):
                 await asyncio.sleep(0)
             log.append("closed")
 
-    for turns in range(8):
-        stream = watched(grouped(), Told())
-        scopes: list[anyio.CancelScope] = []
+    async def slow_to_end() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for _ in range(4):
+                    await asyncio.sleep(0)
 
-        async def consume(stream: Any = stream, scopes: Any = scopes) -> None:
-            with anyio.CancelScope() as scope:
-                await anext(stream)
-                scopes.append(scope)
-                await stream.aclose()
-            await asyncio.sleep(0)
-            log.append("went on")
+    async def consume() -> None:
+        with anyio.CancelScope() as scope:
+            stream = watched(grouped(), Told())
+            await anext(stream)
+            scopes.append(scope)
+            await stream.aclose()
+        log.append("left")
+        await asyncio.sleep(0)
+        log.append("went on")
 
-        task = asyncio.ensure_future(consume())
-        await some_turns(lambda scopes=scopes: bool(scopes))  # type: ignore[misc]
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        scopes[0].cancel()
-        asked_to = task.cancel()
-        (result,) = await asyncio.gather(task, return_exceptions=True)
-        assert isinstance(result, asyncio.CancelledError) == asked_to, turns
-        assert log == ["closed"] + ["went on"] * (not asked_to), turns
-        log.clear()
+    task = asyncio.ensure_future(consume())
+    await some_turns(lambda: bool(scopes))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    scopes[0].cancel()
+    asked_to = by == "both" and task.cancel()
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(result, asyncio.CancelledError) == asked_to
+    assert log == ["closed"] + ["left", "went on"] * (not asked_to)
+    assert task.cancelling() == asked_to
 
 
 @ON_ASYNCIO

@@ -97,6 +97,8 @@ def free_if_it_failed(observed: Observed) -> Usage | None:
 
 BOOM: Final = OSError("reset")
 
+GZIP: Final = gzip.compress(b"".join(WHOLE))
+
 ROWS: list[tuple[str, list[bytes], Any, Estimate | None, str, int]] = [
     ("C40: a report on empty choices", WHOLE, "stop", guess, "settled", 41),
     (
@@ -119,6 +121,8 @@ ROWS: list[tuple[str, list[bytes], Any, Estimate | None, str, int]] = [
     ("C44: an error in the stream, the default", [FAILED], "stop", None, "closed", HOLD),
     ("C44: an error in the stream, 0", [FAILED], "stop", free_if_it_failed, "settled", 0),
     ("C44: an error in the stream after output", [HI, FAILED], "stop", guess, "closed", HOLD),
+    ("C44: 0, but something was said", [HI, FAILED], "stop", lambda _: Usage(0, 0), "closed", HOLD),
+    ("C44: 0, but what came is unknown", [GZIP], BOOM, lambda _: Usage(0, 0), "closed", HOLD),
     (
         "C44: 0, but something was reported",
         [sse({"usage": {"total_tokens": 7}}), FAILED],
@@ -181,12 +185,17 @@ async def test_what_a_stream_s_end_leaves_debited(
             Usage(40, 3),
             Usage(55, 25, reported_total=80),
         ),
+        (
+            {"completion_tokens": 25, "prompt_tokens_details": {"cached_tokens": 60}},
+            Usage(40, 3),
+            Usage(60, 25),
+        ),
         ({"completion_tokens": 25}, Usage(None, 3), Usage(None, 25)),
     ],
-    ids=["the prompt", "nothing", "no less than the total", "no guess"],
+    ids=["the prompt", "nothing", "no less than the total", "no less than a part", "no guess"],
 )
 async def test_c40_of_a_final_report_only_what_is_unknown_is_estimated(
-    report: Mapping[str, int], guessed: Usage, usage: Usage
+    report: Mapping[str, Any], guessed: Usage, usage: Usage
 ) -> None:
     """What the provider says stands, and is final all the same."""
     asked, told = Told(), Told()

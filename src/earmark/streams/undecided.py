@@ -42,7 +42,16 @@ class Undecided:
     name: ClassVar[str] = ""
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(b"")  # found in anything
 
-    __slots__ = ("_events", "_find", "_otherwise", "_size", "_unkept", "found")
+    __slots__ = (
+        "_events",
+        "_expected",
+        "_find",
+        "_otherwise",
+        "_size",
+        "_unkept",
+        "_unknown",
+        "found",
+    )
 
     usage: Usage | None = None
     ended = False
@@ -51,7 +60,11 @@ class Undecided:
 
     def __init__(self, find: Find, otherwise: DialectFactory, expected_choices: int = 1) -> None:
         self._find = find
-        self._otherwise = otherwise(expected_choices)
+        self._otherwise = otherwise
+        self._expected = expected_choices
+        self._unknown: Dialect | None = (
+            None  # reads what is kept no longer, should nothing better turn up
+        )
         self._events: deque[tuple[str | None, Mapping[str, Any] | str, int]] = deque()
         self._size = 0
         self._unkept: int | None = 0  # the length of the text in what was kept no longer
@@ -91,8 +104,10 @@ class Undecided:
         known = [length for length in lengths if length is not None]
         return sum(known) if len(known) == len(lengths) else None
 
-    def _take_otherwise(self, _: int) -> Dialect:
-        return self._otherwise
+    def _take_otherwise(self, expected_choices: int) -> Dialect:
+        if self._unknown is None:
+            self._unknown = self._otherwise(expected_choices)
+        return self._unknown
 
     def _keep(self, event: str | None, data: Mapping[str, Any] | str) -> None:
         self.found = self._find(event, data)
@@ -103,9 +118,9 @@ class Undecided:
             self._let_go(*self._events.popleft())
 
     def _let_go(self, event: str | None, data: Mapping[str, Any] | str, size: int) -> None:
-        """Have it read as most streams are, should nothing better turn up."""
+        """Have it read as most streams are."""
         self._size -= size
-        length = _read(self._otherwise, event, data)
+        length = _read(self._take_otherwise(self._expected), event, data)
         self._unkept = None if self._unkept is None or length is None else self._unkept + length
 
 
