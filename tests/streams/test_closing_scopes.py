@@ -222,10 +222,11 @@ async def test_r16_a_cancel_that_comes_with_a_scope_s_is_not_lost(
 @ON_ASYNCIO
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("by", ["the scope", "both"])
-async def test_r16_a_generator_with_a_group_round_its_yield_loses_no_cancel(
-    anyio_backend: str, by: str, turns: int
+@pytest.mark.parametrize("kind", ["group", "scope"])
+async def test_r16_a_generator_with_a_scope_round_its_yield_loses_no_cancel(
+    anyio_backend: str, kind: str, by: str, turns: int
 ) -> None:
-    """The error that ends it cancels its group, which takes that back when it is left, or leaves it to the consumer's.
+    """What is cancelled as it ends takes that back when it is left, or leaves it to the consumer's scope round it.
 
     What is left is a cancellation of the consumer's task where there was one, and none where there was none.
     """
@@ -252,8 +253,9 @@ async def test_r16_a_generator_with_a_group_round_its_yield_loses_no_cancel(
 
     async def consume() -> None:
         with anyio.CancelScope() as scope:
-            stream = watched(grouped(), Told())
+            stream = watched(grouped() if kind == "group" else scoped(log), Told())
             await anext(stream)
+            await asyncio.sleep(0)  # its child begins
             scopes.append(scope)
             await stream.aclose()
         log.append("left")
@@ -270,6 +272,30 @@ async def test_r16_a_generator_with_a_group_round_its_yield_loses_no_cancel(
     assert isinstance(result, asyncio.CancelledError) == asked_to
     assert log == ["closed"] + ["left", "went on"] * (not asked_to)
     assert task.cancelling() == asked_to
+
+
+async def scoped(log: list[str]) -> AsyncIterator[bytes]:
+    """A generator whose scope is cancelled as it ends."""
+    try:
+        with anyio.CancelScope() as scope:
+            try:
+                yield SAY
+            finally:
+                scope.cancel()
+                done = asyncio.get_running_loop().create_future()
+                helper = asyncio.ensure_future(_set_after(done))
+                await done
+                await helper
+    finally:
+        for _ in range(6):
+            await asyncio.sleep(0)
+        log.append("closed")
+
+
+async def _set_after(future: asyncio.Future[None]) -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    future.set_result(None)
 
 
 @ON_ASYNCIO

@@ -131,9 +131,8 @@ class Exchange(Generic[T]):
             self._answered = anyio.Event()
             self._asked.set()
             await self._answered.wait()
-        if (
-            self._end is not None and not self._read
-        ):  # an item that was read before the end comes first
+        # An item that was read before the end comes first.
+        if self._end is not None and not self._read:
             raise self._end
         return self._read.pop()
 
