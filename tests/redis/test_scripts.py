@@ -49,8 +49,8 @@ MEMBERS: Final = {
 # The files that no part of the core is the twin of: what begins and what ends every script.
 FRAME: Final = {"begin", "answer"}
 
-# Of no twin either: memory has no users.
-ALONE: Final = FRAME | {"rights"}
+# Of no twin either: memory has neither users nor nodes.
+ALONE: Final = FRAME | {"rights", "claim"}
 
 
 def test_the_scripts_are_made_of_all_files() -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Final, NamedTuple
 
-TAKES: Final = ("reserve", "add")
+TAKES: Final = ("reserve", "claim", "add")
 FREES: Final = ("resolve", "renew", "peek", "reset", "rights")
 
 COMMANDS: Final = (
@@ -39,6 +39,7 @@ _SHARED: Final = (
     "metrics",
     "records",
     "identity",
+    "names",
     "admission",
 )
 

@@ -3,10 +3,11 @@
 local scopes_file, unasked = use('scopes'), use('metrics').unasked
 local kind_of, generation = scopes_file.kind_of, scopes_file.generation
 
--- The scopes of a message with what is counted under them, and the instant of the request.
+-- The scopes of a message with what is counted under them, and the instant of the request. A message about a name has
+-- no keys of scopes: those are on other nodes of a cluster, where parts of the reservation say the same.
 local function load_scopes(message, body, now)
   local scopes = {}
-  for position = 3, #body do
+  for position = 3, message.has_more_keys() and #body or 2 do
     local parts = body[position]
     local scope = scopes_file.load(message.next_key())
     scope.parts = parts

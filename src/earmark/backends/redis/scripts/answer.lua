@@ -19,7 +19,11 @@ local function next_key()
   end
 end
 
-local message = {now = clock, next_key = next_key}
+local function has_more_keys()
+  return used_keys < last_key
+end
+
+local message = {now = clock, next_key = next_key, has_more_keys = has_more_keys}
 
 local function answer_one(verb)
   return use(verb)(message)

@@ -43,7 +43,7 @@ return function(message)
     return 'gone'
   end
   local body, held, number, kept = cjson.decode(record.body), true, 0, {}
-  for position = 3, #body do
+  for position = 3, message.has_more_keys() and #body or 2 do  -- else nothing is here that a renewal reads
     local lapsed
     lapsed, number = look(message, body[position], record, number, kept)
     held = held and not lapsed

@@ -6,30 +6,6 @@ local admission, records = use('admission'), use('records')
 local scopes_file = use('scopes')
 local kind_of = scopes_file.kind_of
 
--- The answer to what is open already: to the same message once more, or to another caller of the same name.
-local function answer_again(message, record, body)
-  local same = record.id == message.id
-  if not same and not use('identity').repeats(body, cjson.decode(record.body)) then
-    return 'conflict'
-  end
-  record.again = record.again or message.again
-  record.adopted = record.adopted or not same
-  records.save(record)
-  if same then
-    return format('held %d %s', record.at, record.seen)
-  end
-  return format('adopted %s %d %s\n%s', record.id, record.at, record.seen, record.body)
-end
-
--- Whether the reservation was over before this message came. Under its own name there is a grave then, or what another
--- has reserved by that name since.
-local function is_over(message, record)
-  if message.named then
-    record = records.load(message.next_key(), message.now)
-  end
-  return record and record.id ~= message.id
-end
-
 -- Compute the debits of one scope, of whose limits the first has this number; returns the last number.
 local function debit(scope, asked, number, id, lease, now)
   local parts, states = scope.parts, scope.states
@@ -57,11 +33,9 @@ return function(message)
   local id, body, now = message.id, cjson.decode(message.body), message.now
   local key = message.next_key()
   local record = records.load(key, now)
-  if is_over(message, record) then
-    return 'gone'
-  end
-  if record and not record.buried then
-    return answer_again(message, record, body)
+  local known = (record or message.named) and use('names').answer(message, record, body)
+  if known then
+    return known
   end
   local scopes
   scopes, now = admission.load_scopes(message, body, now)

@@ -72,13 +72,28 @@ local function write_all(scopes, record, now)
   end
 end
 
--- What is to be answered where nothing is open: an id that was buried says by whom it was resolved.
+-- What is to be answered where nothing is open: an id that was buried says by whom it was resolved. What is withdrawn
+-- before it came is buried: its parts on other nodes are nobody else's.
 local function answer_closed(message, verdict, own, grave)
   local winner = grave and grave.buried
   if verdict[1] == 'withdraw' and not winner then
     use('identity').bury(own, use('identity').grave(verdict[4], message.now), message.now)
+    return 'buried'
   end
   return winner == verdict[4] and 'done' or 'gone'
+end
+
+-- The record goes first: should anything fail after all, nothing is given back twice. A grave in its place takes that
+-- without deleting: while a slot is moved to another node, a key that is gone is not this node's any more.
+local function close(key, own, grave, now)
+  if not grave or own ~= key then
+    call('DEL', key)
+  else
+    call('PEXPIRE', key, ttl(now + HORIZON))  -- a full server lets through what comes after a write
+  end
+  if grave then
+    use('identity').bury(own, grave, now)
+  end
 end
 
 return function(message)
@@ -99,11 +114,7 @@ return function(message)
   true_up_all(scopes, record, body[2], verdict, now)
   local late = verdict[5] == 1 or record.again or verdict[1] == 'withdraw'
   local grave = late and use('identity').grave(verdict[4], now)
-  -- The record goes first: should anything fail after all, nothing is given back twice.
-  call('DEL', key)
-  if grave then
-    use('identity').bury(own, grave, now)
-  end
+  close(key, own, grave, now)
   write_all(scopes, record, now)
   return 'done'
 end
