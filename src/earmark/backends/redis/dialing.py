@@ -1,7 +1,8 @@
 """Making connections: from the settings of redis-py's client, and checked before they are used.
 
 Only the settings are taken from the client, its pool's connections are not: a line uses one of its own, without
-redis-py's retries and timeouts, which would stand in the way of the line's.
+redis-py's retries and timeouts, which would stand in the way of the line's. The client of a cluster makes no connection at
+all: which node has which slot is asked here.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import logging
 from typing import Any, Final
 
 from redis import exceptions
-from redis.asyncio import Redis
+from redis.asyncio import RedisCluster
+from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from earmark.backends.redis.chart import Address, Range
+from earmark.backends.redis.client import Client
 from earmark.backends.redis.connection import Connection, Dialed, command
 from earmark.backends.redis.failures import StoreError, is_outage
 from earmark.backends.redis.scripts import COMMANDS, Script, scripts
@@ -22,6 +26,8 @@ logger = logging.getLogger("earmark.redis")
 
 # The script's clock may be read this much later than the server's, in seconds.
 _CLOCK_SLACK: Final = 5
+
+_PART_OF_A_CLUSTER: Final = "the server is part of a cluster: RedisBackend.from_url(url, cluster=True), or a RedisCluster of redis.asyncio"
 
 _FLAGGED: Final = "#!lua flags=allow-oom\nreturn 1"
 _CLOCK: Final = "return redis.call('TIME')"
@@ -35,20 +41,23 @@ class Dialer:
         check_clock: whether the server's clock will be used.
         probe: a key that may be lost, by which the user's rights are checked; None: they are not.
         said: the eviction policies that were warned of; shared by the dialers of all loops.
+        node: of which node of a cluster, where the client is a cluster's.
     """
 
     def __init__(
         self,
-        client: Redis,
+        client: Client,
         *,
         check_clock: bool,
         probe: str | None = None,
         said: set[str] | None = None,
+        node: Address | None = None,
     ) -> None:
         self.client = client
         self._check_clock = check_clock
         self._probe = probe
         self._said = set[str]() if said is None else said
+        self._node = node
 
     async def dial(self) -> Dialed:
         """Connect, and look at the server.
@@ -57,31 +66,70 @@ class Dialer:
             StoreError: the server cannot be used as it is.
             redis.RedisError, OSError: it cannot be reached.
         """
-        pool: Any = self.client.connection_pool
-        settings: dict[str, Any] = {
-            **pool.connection_kwargs,
-            "socket_timeout": None,
-            "health_check_interval": 0,
-            "retry": Retry(NoBackoff(), 0),
-            "retry_on_error": [],
-            "decode_responses": False,
-            "encoding": "utf-8",
-            "encoding_errors": "strict",
-        }
-        connection: Any = pool.connection_class(**settings)
+        connection = _connection(self.client, self._node)
         try:
             await connection.connect()
             facts = await _facts(connection)
+            if facts.get("redis_mode") == "cluster" and self._node is None:
+                raise StoreError(_PART_OF_A_CLUSTER)
             flags = _version(facts) >= (7,) if facts else await _knows_flags(connection)
             if self._check_clock:
                 await _check_clock(connection)
             if self._probe is not None:
-                await _check_rights(connection, scripts(allow_oom=flags).free, self._probe)
+                script = scripts(allow_oom=flags).free
+                clustered = self._node is not None
+                await _check_rights(connection, script, self._probe, clustered=clustered)
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
         _warn_of_eviction(facts, self._said)
         return Dialed(connection, scripts(allow_oom=flags))
+
+
+def _connection(client: Any, node: Address | None) -> Any:  # noqa: ANN401 - redis-py's, which says little
+    """A connection that is not made yet, by the client's settings."""
+    home: Any = client.connection_pool if node is None else _node(client, node)
+    settings: dict[str, Any] = {
+        **home.connection_kwargs,
+        "socket_timeout": None,
+        "health_check_interval": 0,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "decode_responses": False,
+        "encoding": "utf-8",
+        "encoding_errors": "strict",
+    }
+    return home.connection_class(**settings)
+
+
+def _node(client: Any, node: Address) -> ClusterNode:  # noqa: ANN401 - a cluster's
+    """What redis-py knows of a node, which has taken the settings of a connection out of the client's."""
+    return ClusterNode(*node, **client.connection_kwargs)
+
+
+async def slots_of(client: RedisCluster, node: Address) -> list[Range]:
+    """Ask one node of a cluster which of them has which slot.
+
+    Raises:
+        StoreError, redis.RedisError, OSError: it cannot tell.
+    """
+    connection = _connection(client, node)
+    try:
+        await connection.connect()
+        told = await command(connection, "CLUSTER", "SLOTS")
+    finally:
+        await connection.disconnect(nowait=True)
+    manager: Any = client.nodes_manager
+
+    def address(of: Any) -> Address:  # noqa: ANN401 - whatever a server answers
+        host, port = (of[0] or b"").decode(), int(of[1])
+        known: Address = manager.remap_host_port(node[0] if host in {"", "?"} else host, port)
+        return known
+
+    if not told:
+        msg = "the nodes of the cluster have no slots"
+        raise StoreError(msg)
+    return [Range(first, last, [*map(address, nodes)]) for first, last, *nodes in told]
 
 
 async def _facts(connection: Connection) -> dict[str, str]:
@@ -125,7 +173,9 @@ async def _check_clock(connection: Connection) -> None:
         raise StoreError(msg)
 
 
-async def _check_rights(connection: Connection, script: Script, probe: str) -> None:
+async def _check_rights(
+    connection: Connection, script: Script, probe: str, *, clustered: bool
+) -> None:
     """See that this user's scripts may run every command: one that is denied half-way would leave things half done."""
     keys = (str(len(COMMANDS)), *[probe] * len(COMMANDS))
     messages = [f"1 0 0 rights {name} {name}" for name in COMMANDS]
@@ -137,6 +187,8 @@ async def _check_rights(connection: Connection, script: Script, probe: str) -> N
             await command(connection, "SCRIPT", "LOAD", script.text)
             told = await command(connection, *call)
     except exceptions.ResponseError as error:
+        if not clustered and isinstance(error, exceptions.MovedError):
+            raise StoreError(_PART_OF_A_CLUSTER) from error
         if is_outage(error):
             return  # a replica, or a server without enough of them, says so to everybody: that passes
         raise

@@ -40,7 +40,7 @@ async def exchange(
     connection, scripts = dialed
     frees = [asked for asked in flight if asked.message.verb not in TAKES]
     takes = [asked for asked in flight if asked.message.verb in TAKES]
-    calls = [call for call in ((scripts.free, frees), (scripts.take, takes)) if call[1]]
+    calls = [*_calls(scripts.free, frees), *_calls(scripts.take, takes)]
     ailing: Outage | None = None
     for way in _WAYS:
         calls, ails = await _call(connection, way, header(), calls)
@@ -53,6 +53,16 @@ async def exchange(
     return ailing
 
 
+def _calls(script: Script, batch: list[Asked]) -> list[Call]:
+    """The messages of each group as one call; a script reaches one slot of a cluster alone."""
+    if not batch or batch[0].group is None:
+        return [(script, batch)] if batch else []
+    groups: dict[object, list[Asked]] = {}
+    for asked in batch:
+        groups.setdefault(asked.group, []).append(asked)
+    return [(script, group) for group in groups.values()]
+
+
 async def _call(
     connection: Connection, way: str, header: tuple[str, ...], calls: list[Call]
 ) -> tuple[list[Call], Outage | None]:
@@ -62,12 +72,16 @@ async def _call(
         keys = [key for asked in batch for key in asked.message.keys]
         arguments = [asked.message.text(again=asked.again) for asked in batch]
         name = script.sha if way == "EVALSHA" else script.text
+        if batch[0].asking:
+            packed.extend(connection.pack_command("ASKING"))
         packed.extend(connection.pack_command(way, name, len(keys), *keys, *header, *arguments))
     await connection.send_packed_command(packed, check_health=False)
     unknown: list[Call] = []
     ailing: Outage | None = None
     for script, batch in calls:
         try:
+            if batch[0].asking:
+                await connection.read_response()
             answers: bytes = await connection.read_response()
         except exceptions.NoScriptError:
             unknown.append((script, batch))
@@ -75,7 +89,8 @@ async def _call(
             # What the script itself fails at may come after messages that were applied.
             ran = _FAILED_SCRIPT in str(error) and not is_outage(error)
             for asked in batch:
-                ailing = _refuse(asked, error, sent=ran or asked.again) or ailing
+                if not asked.is_sent_elsewhere(error):
+                    ailing = _refuse(asked, error, sent=ran or asked.again) or ailing
         else:
             ailing = _hand_out(batch, answers.decode().split("\0")) or ailing
     return unknown, ailing
