@@ -230,7 +230,8 @@ async def test_a_busy_server_is_an_outage(serve: Serve, connected: bool) -> None
     async with Way(server, NAMESPACE) as way, Way(server, NAMESPACE) as other:
         used = way if connected else other
         if not connected:
-            await used.backend._line()._hang_up()
+            line: Any = used.backend._line()
+            await line._hang_up()
         with server.client() as admin, server.client() as patient:
             loop = asyncio.create_task(asyncio.to_thread(_run_on, patient))
             await until(lambda: _answers(admin, "BUSY"))

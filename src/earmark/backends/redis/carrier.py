@@ -1,4 +1,4 @@
-"""What carries messages from one event loop to a store: a line to one server, or a fleet of lines to those of a cluster."""
+"""What carries messages from one event loop to a store: a line to one server, or a fleet of lines to a cluster."""
 
 from __future__ import annotations
 

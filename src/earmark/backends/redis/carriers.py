@@ -16,7 +16,7 @@ from earmark.backends.redis.carrier import Carrier
 from earmark.backends.redis.chart import Address, Chart
 from earmark.backends.redis.client import Client
 from earmark.backends.redis.connection import Dialed
-from earmark.backends.redis.dialing import Dialer, slots_of
+from earmark.backends.redis.dialing import Dialer, address_of, slots_of
 from earmark.backends.redis.fleet import Fleet, Node
 from earmark.backends.redis.keys import Keys, TaggedKeys
 from earmark.backends.redis.line import Line
@@ -88,7 +88,7 @@ class ToCluster:
         self, client: Client, header: Header, standing: Standing, *, brief: bool
     ) -> Carrier:
         """What carries messages from the loop that runs."""
-        ask = partial(slots_of, cast("RedisCluster", client))
+        of_cluster = cast("RedisCluster", client)
 
         def make(address: Address, fleet: Fleet, standing: Standing, *, brief: bool) -> Node:
             async def dial() -> Dialed:
@@ -111,7 +111,15 @@ class ToCluster:
             return self.keys.at(tag).probe
 
         return Fleet(
-            self._chart, ask, make, self.outbox, probe, standing, self._timeout, brief=brief
+            self._chart,
+            partial(slots_of, of_cluster),
+            partial(address_of, of_cluster),
+            make,
+            self.outbox,
+            probe,
+            standing,
+            self._timeout,
+            brief=brief,
         )
 
 

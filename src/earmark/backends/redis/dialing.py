@@ -1,8 +1,8 @@
 """Making connections: from the settings of redis-py's client, and checked before they are used.
 
 Only the settings are taken from the client, its pool's connections are not: a line uses one of its own, without
-redis-py's retries and timeouts, which would stand in the way of the line's. The client of a cluster makes no connection at
-all: which node has which slot is asked here.
+redis-py's retries and timeouts, which would stand in the way of the line's. The client of a cluster makes no
+connection at all: which node has which slot is asked here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ logger = logging.getLogger("earmark.redis")
 # The script's clock may be read this much later than the server's, in seconds.
 _CLOCK_SLACK: Final = 5
 
-_PART_OF_A_CLUSTER: Final = "the server is part of a cluster: RedisBackend.from_url(url, cluster=True), or a RedisCluster of redis.asyncio"
+_PART_OF_A_CLUSTER: Final = (
+    "the server is part of a cluster: RedisBackend.from_url(url, cluster=True), or RedisBackend(client) with a"
+    " RedisCluster of redis.asyncio"
+)
 
 _FLAGGED: Final = "#!lua flags=allow-oom\nreturn 1"
 _CLOCK: Final = "return redis.call('TIME')"
@@ -70,8 +73,8 @@ class Dialer:
         try:
             await connection.connect()
             facts = await _facts(connection)
-            if facts.get("redis_mode") == "cluster" and self._node is None:
-                raise StoreError(_PART_OF_A_CLUSTER)
+            if self._node is None:
+                _check_alone(facts)
             flags = _version(facts) >= (7,) if facts else await _knows_flags(connection)
             if self._check_clock:
                 await _check_clock(connection)
@@ -119,17 +122,34 @@ async def slots_of(client: RedisCluster, node: Address) -> list[Range]:
         told = await command(connection, "CLUSTER", "SLOTS")
     finally:
         await connection.disconnect(nowait=True)
-    manager: Any = client.nodes_manager
-
-    def address(of: Any) -> Address:  # noqa: ANN401 - whatever a server answers
-        host, port = (of[0] or b"").decode(), int(of[1])
-        known: Address = manager.remap_host_port(node[0] if host in {"", "?"} else host, port)
-        return known
-
     if not told:
         msg = "the nodes of the cluster have no slots"
         raise StoreError(msg)
-    return [Range(first, last, [*map(address, nodes)]) for first, last, *nodes in told]
+    return [
+        Range(
+            first,
+            last,
+            [
+                address_of(client, node, (host or b"").decode(), int(port))
+                for host, port, *_ in nodes
+            ],
+        )
+        for first, last, *nodes in told
+    ]
+
+
+def address_of(client: RedisCluster, told_by: Address, host: str, port: int) -> Address:
+    """Where a node is that another one tells of, by the client's `address_remap` if it has one.
+
+    Args:
+        client: the client.
+        told_by: who tells of it.
+        host: as it was told; nothing, or `?`, where it is that of whoever tells.
+        port: as it was told.
+    """
+    manager: Any = client.nodes_manager
+    address: Address = manager.remap_host_port(told_by[0] if host in {"", "?"} else host, port)
+    return address
 
 
 async def _facts(connection: Connection) -> dict[str, str]:
@@ -142,6 +162,11 @@ async def _facts(connection: Connection) -> dict[str, str]:
         return {}
     text = told.decode() if isinstance(told, bytes) else str(told)
     return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+
+
+def _check_alone(facts: dict[str, str]) -> None:
+    if facts.get("redis_mode") == "cluster":
+        raise StoreError(_PART_OF_A_CLUSTER)
 
 
 async def _knows_flags(connection: Connection) -> bool:

@@ -1,86 +1,38 @@
 """The lines of one event loop to the masters of a cluster, and who finds out which of them has which slot.
 
-Every master has a line of its own, with its own round trips, its own deadline and its own outage: one that is lost takes
-nothing with it but its slots. A message goes to the master that has the slot of its keys. One that the master sends
-elsewhere has not been run there, and goes on as it is: to the new master (`MOVED`, after which the chart is drawn
-anew), once to the one that is taking the slot over (`ASK`), or there again after a pause, until its deadline, while the keys
-of a slot are spread over two (`TRYAGAIN`).
+Every master has a line of its own, with its own round trips, its own deadline and its own outage: one that is lost
+takes nothing with it but its slots. A message goes to the master that has the slot of its keys. One that the master
+sends elsewhere has not been run there, and goes on as it is: to the new master (`MOVED`, after which the chart is drawn
+anew), once to the one that is taking the slot over (`ASK`), or there again after a pause, until its deadline, while the
+keys of a slot are spread over two (`TRYAGAIN`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from contextvars import Context
 from typing import Final, Protocol
 
 from redis import exceptions
 
 from earmark.backends.redis.asked import Asked, Watch
-from earmark.backends.redis.chart import Address, Chart, Range, slot_of
+from earmark.backends.redis.chart import Address, Chart, Range
 from earmark.backends.redis.connection import Connection, command
 from earmark.backends.redis.failures import Outage, failure, reason_of
-from earmark.backends.redis.line import CLOSED, FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, Line, fail
+from earmark.backends.redis.line import CLOSED, Line, fail
 from earmark.backends.redis.messages import Message
 from earmark.backends.redis.rack import REST, Rack, Tray
+from earmark.backends.redis.routed import Routed, is_moved
 from earmark.backends.redis.standing import Standing
-
-# So many nodes are asked at the same time which of them has which slot: the first answer counts.
-_WAVE: Final = 3
-
-# Seconds between two such questions, at least.
-_APART: Final = 0.1
+from earmark.backends.redis.survey import Survey
 
 # A message that is sent elsewhere so often waits before it goes on: the nodes do not agree yet.
 _HOPS: Final = 3
 _PAUSE: Final = 0.02
 
 _NOT_SERVED: Final = "not served"
-
-
-class Routed(Asked):
-    """A message that finds its way by the slot of its keys.
-
-    Attributes:
-        hops: how often it was sent elsewhere.
-        tray: where it is owed from; None: a caller waits for it.
-        until: when it is given up, once it was sent elsewhere.
-    """
-
-    __slots__ = ("_asking", "_fleet", "hops", "slot", "tray", "until")
-
-    def __init__(
-        self, message: Message, fleet: Fleet, *, again: bool, tray: Tray | None = None
-    ) -> None:
-        super().__init__(message, fleet.loop.create_future(), 0.0, again=again)
-        self._fleet = fleet
-        self._asking = False
-        self.slot = slot_of(message)
-        self.hops = 0
-        self.tray = tray
-        self.until = 0.0
-
-    @property
-    def group(self) -> object:
-        """Those of one slot, but for one that was sent elsewhere: others may be in its way."""
-        return self if self.hops else self.slot
-
-    @property
-    def asking(self) -> bool:
-        """Whether it was sent there by the one that has the slot still."""
-        return self._asking
-
-    def is_sent_elsewhere(self, error: Exception) -> bool:
-        """Whether an error says so; then it is on its way."""
-        self._asking = isinstance(error, exceptions.AskError) and not _is_moved(error)
-        return self._fleet.send_on(self, error)
-
-
-def _is_moved(error: Exception) -> bool:
-    return isinstance(error, exceptions.MovedError)
 
 
 class Node(Line):
@@ -97,9 +49,11 @@ class Node(Line):
     def _asked(self, message: Message, *, again: bool) -> Asked:
         """What is owed: what callers ask comes from the fleet."""
         tray = self._outbox
-        return Routed(
+        routed = Routed(
             message, self.fleet, again=again, tray=tray if isinstance(tray, Tray) else None
         )
+        routed.at = self.address
+        return routed
 
     async def _try_to_write(self, connection: Connection) -> None:
         probe = self.fleet.probe_at(self.address)
@@ -154,6 +108,7 @@ class Fleet:
     Args:
         chart: which master has which slot.
         ask: asks one node for that.
+        address_of: where a node is of which another one, whose address comes first, tells the host and the port.
         make: makes the line to a master.
         rack: what the masters are owed.
         probe: the name of a key under a tag that may be lost.
@@ -166,6 +121,7 @@ class Fleet:
         self,
         chart: Chart,
         ask: Callable[[Address], Awaitable[Sequence[Range]]],
+        address_of: Callable[[Address, str, int], Address],
         make: NodeMaker,
         rack: Rack,
         probe: Callable[[str], str],
@@ -176,7 +132,7 @@ class Fleet:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._chart = chart
-        self._ask = ask
+        self._address_of = address_of
         self._make = make
         self._rack = rack
         self._probe = probe
@@ -188,9 +144,9 @@ class Fleet:
         self._pausing: dict[Routed, asyncio.TimerHandle] = {}
         self._watch = Watch(self.loop, timeout, self._oldest, self._too_late)
         self._watch.patient = True
-        self._charting: asyncio.Task[None] | None = None
-        self._later: asyncio.TimerHandle | None = None
-        self._next = 0.0
+        self._survey = Survey(
+            chart, ask, self._is_well, self._learned, self._lose, self._unknown, timeout
+        )
         self._lost: Exception | None = None
         self._closed = False
 
@@ -219,7 +175,7 @@ class Fleet:
         """Hand it to the line of its slot's master."""
         owner = self._chart.owner(asked.slot)
         if owner is not None:
-            self._node(owner).take(asked)
+            self._hand_over(asked, owner)
         elif self._lost is not None or self._closed:
             fail(asked, failure(self._lost or CLOSED, sent=asked.again))
         else:
@@ -227,7 +183,11 @@ class Fleet:
             self._unrouted.append(asked)
             if not self._watch.on:
                 self._watch.begin()
-            self.refresh()
+            self._survey.begin()
+
+    def _hand_over(self, asked: Routed, address: Address) -> None:
+        asked.at = address
+        self._node(address).take(asked)
 
     def _node(self, address: Address) -> Node:
         node = self._nodes.get(address)
@@ -241,13 +201,13 @@ class Fleet:
         """See what becomes of a message that its master did not run; False: it is an answer."""
         there: Address | None = None
         if isinstance(error, exceptions.AskError):
-            there = (error.host, error.port)
-            if _is_moved(error):
+            there = self._address_of(asked.at, error.host, error.port)
+            if is_moved(error):
                 self._chart.move(asked.slot, there)
                 self._rack.sort()
-                self.refresh()
+                self._survey.begin()
         elif isinstance(error, exceptions.ClusterDownError) and _NOT_SERVED in str(error):
-            self.refresh()
+            self._survey.begin()
         elif not isinstance(error, exceptions.TryAgainError):
             return False
         asked.hops += 1
@@ -259,7 +219,7 @@ class Fleet:
             fail(asked, Outage(reason_of(error), sent=asked.again))
             self._let_rest(asked.tray)
         elif there is not None and asked.hops <= _HOPS:
-            self._node(there).take(asked)
+            self._hand_over(asked, there)
         else:
             self._pausing[asked] = self.loop.call_later(
                 _PAUSE, self._go_on, asked, context=Context()
@@ -289,74 +249,17 @@ class Fleet:
     # Which master has which slot.
 
     def refresh(self) -> None:
-        """Draw the chart anew, but not too often."""
-        if self._closed or self._later is not None:
-            return
-        if self._charting is not None and not self._charting.done():
-            return
-        now = self.loop.time()
-        if now < self._next:
-            self._later = self.loop.call_at(self._next, self._refresh_now, context=Context())
-        else:
-            self._refresh_now()
-
-    def _refresh_now(self) -> None:
-        self._later = None
-        self._next = self.loop.time() + _APART
-        self._charting = self.loop.create_task(
-            self._draw(), name="earmark.redis.chart", context=Context()
-        )
-
-    async def _draw(self) -> None:
-        """Ask until somebody knows; where there is a chart already, once."""
-        pause = FIRST_PAUSE
-        try:
-            while True:
-                try:
-                    ranges = await self._ask_around()
-                except Exception as error:  # noqa: BLE001 - whoever waits is told
-                    if self._chart.is_known:
-                        return
-                    self._lose(error)
-                else:
-                    self._learn(ranges)
-                    return
-                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - a spread, not a secret
-                pause = min(2 * pause, LONGEST_PAUSE)
-        finally:
-            if self._lost is not None:  # the loop is ending, or somebody has closed this
-                self._lost = None
-                self._standing.gone()
-            self._fail_unrouted(CLOSED)
-
-    async def _ask_around(self) -> Sequence[Range]:
-        """The first answer of some nodes; those whose lines are well come first."""
-        nodes = list(self._chart.nodes)
-        random.shuffle(nodes)
-        nodes.sort(key=lambda address: not self._is_well(address))
-        failed: Exception = Outage("no node of the cluster is known", sent=False)
-        for start in range(0, len(nodes), _WAVE):
-            try:
-                async with asyncio.timeout(PATIENCE * self._timeout):
-                    return await _first(
-                        [self._ask(address) for address in nodes[start : start + _WAVE]]
-                    )
-            except TimeoutError:
-                failed = Outage(f"no answer within {self._timeout:g} s", sent=False)
-            except Exception as error:  # noqa: BLE001 - the next ones may know
-                failed = error
-        raise failed
+        """A master is lost: another may have taken its place."""
+        self._survey.begin()
 
     def _is_well(self, address: Address) -> bool:
         node = self._nodes.get(address)
         return node is not None and node.down is None
 
-    def _learn(self, ranges: Sequence[Range]) -> None:
-        self._chart.learn(ranges)
+    def _learned(self) -> None:
+        """There is another chart: everything goes where it belongs by now."""
         self._rack.sort()
-        if self._lost is not None:
-            self._lost = None
-            self._standing.back()
+        self._found_again()
         left = [*self._unrouted]
         self._unrouted.clear()
         for address in self._nodes.keys() - self._chart.masters:
@@ -374,6 +277,18 @@ class Fleet:
         passes = isinstance(failure(error, sent=False), Outage)
         self._standing.found(reason_of(error), passes=passes)
         self._fail_unrouted(error)
+
+    def _found_again(self) -> None:
+        if self._lost is not None:
+            self._lost = None
+            self._standing.back()
+
+    def _unknown(self) -> None:
+        """Nobody will draw a chart any more."""
+        self._fail_unrouted(CLOSED)
+        if self._lost is not None:
+            self._lost = None
+            self._standing.gone()
 
     def _fail_unrouted(self, error: Exception) -> None:
         while self._unrouted:
@@ -395,7 +310,7 @@ class Fleet:
         for address in self._rack.addresses():
             self._node(address).wake()
         if self._rack and not self._chart.is_known:
-            self.refresh()
+            self._survey.begin()
 
     async def aclose(self, seconds: float) -> None:
         """Deliver what is owed, for at most so many seconds, and close."""
@@ -403,34 +318,20 @@ class Fleet:
         try:
             if self._rack:
                 self.wake()
-                if not self._chart.is_known and self._charting is not None:
-                    await asyncio.wait([self._charting], timeout=seconds)
+                if not self._chart.is_known:
+                    await self._survey.finished(seconds)
             nodes = tuple(self._nodes.values())
             left = max(end - self.loop.time(), 0.0)
             await asyncio.gather(*(node.aclose(left) for node in nodes))
         finally:
             self._closed = True
-            self._watch.end()
-            for asked, timer in self._pausing.items():
-                timer.cancel()
-                fail(asked, failure(CLOSED, sent=asked.again))
-            if self._later is not None:
-                self._later.cancel()
-            if self._charting is not None:
-                self._charting.cancel()
-        if self._charting is not None:
-            await asyncio.wait([self._charting])
+            self._end()
+            await self._survey.aclose()
 
-
-async def _first(asked: Sequence[Awaitable[Sequence[Range]]]) -> Sequence[Range]:
-    """The first answer; where there is none, what the last one failed at."""
-    tasks = [asyncio.ensure_future(one) for one in asked]
-    try:
-        for task in asyncio.as_completed(tasks):
-            with suppress(Exception):
-                return await task
-        return await tasks[-1]
-    finally:
-        for one in tasks:
-            one.cancel()
-        await asyncio.wait(tasks)
+    def _end(self) -> None:
+        """Whoever waits is told, and nothing more is seen to."""
+        self._watch.end()
+        for asked, timer in self._pausing.items():
+            timer.cancel()
+            fail(asked, failure(CLOSED, sent=asked.again))
+        self._unknown()

@@ -393,6 +393,7 @@ class Line:
 
 
 def fail(asked: Asked, error: Exception) -> None:
+    """Tell whoever waits that there is no answer."""
     if not asked.answer.done():
         asked.answer.set_exception(error)
         asked.answer.exception()  # its caller may have been collected: then it is nobody's

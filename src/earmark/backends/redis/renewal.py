@@ -55,7 +55,7 @@ class Renewal:
         sleep: waits for so many seconds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is another thing, and it is called once
         self,
         carrier: Carrier,
         messages: Messages,

@@ -1,9 +1,9 @@
 """A reservation over several slots of a cluster: one message for each slot, in the order of the scopes.
 
 No script reaches further than one slot, so that what is one message on a server becomes several here. Each part is a
-reservation of its own, under the id of the whole, judged at its own node's instant. A name that a caller chose stands on
-the slot of that name: it is looked at first, before anything is taken, and claimed last, with all that was seen. Whoever
-resolves the name, or where there is none the first part, was the first to resolve the whole (R5).
+reservation of its own, under the id of the whole, judged at its own node's instant. A name that a caller chose stands
+on the slot of that name: it is looked at first, before anything is taken, and claimed last, with all that was seen.
+Whoever resolves the name, or where there is none the first part, was the first to resolve the whole (R5).
 
 Where a part is refused, or fails, the parts before it are given back by the id before the call returns (R2). Whoever is
 cut off on the way leaves that to the outbox. Of a process that dies in between, debits stay to the end of their windows
