@@ -28,7 +28,7 @@ from tests.twins import Side, Twins
 
 HISTORIES: Final = 200
 PARTS: Final = 2
-MANY: Final = 10**15
+MANY: Final = 1_000
 
 
 class OfFirstSlot(Side):
@@ -72,6 +72,13 @@ class OverSlots(Twins):
         """Never backwards: what stands still until the clock has caught up does so on its own slot alone."""
         super().do_wait(step._replace(us=abs(step.us)))
 
+    def do_amend(self, step: do.Amend) -> None:
+        """Never: a bucket that is given back to has been refilled by the limit that was refused."""
+
+    async def do_add(self, step: do.Add) -> None:
+        """Never under a bare key, which may count in what a refusal has left empty."""
+        await super().do_add(step._replace(bare=False))
+
     async def ask(self, step: do.PreCommit, name_of_side: Any) -> None:
         await super().ask(step, name_of_side)
         tags = {tag_of(self.offers[n % len(self.offers)].key) for n in step.offers}
@@ -79,14 +86,20 @@ class OverSlots(Twins):
             self.marks.add("several slots")
 
 
-def tame(value: Any) -> Any:
-    """The same without the largest numbers: where a counter stands still, what was added is not what is taken off."""
-    if isinstance(value, do.Bad):
-        return value
+def tamed(history: History) -> History:
+    """The same without large numbers: what is added to a double, or to a counter that is full, is not what is left
+    when as much is taken off, as a refusal by another slot does.
+    """
+    asks = (do.PreCommit, do.Settle, do.Add)
+    steps = (_tame(step) if isinstance(step, asks) else step for step in history.steps)
+    return History(history.offers, tuple(steps))
+
+
+def _tame(value: Any) -> Any:
     if isinstance(value, Usage):
-        return Usage(**{one.name: tame(getattr(value, one.name)) for one in fields(value)})
+        return Usage(**{one.name: _tame(getattr(value, one.name)) for one in fields(value)})
     if isinstance(value, tuple):
-        parts = [tame(one) for one in value]
+        parts = [_tame(one) for one in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return MANY if type(value) is int and value > MANY else value
 
@@ -125,7 +138,7 @@ def test_random_histories(part: int, shared_cluster: RedisCluster, runner: async
     on = store(shared_cluster)
 
     @settings(max_examples=wanted)
-    @given(histories(STEPS).map(tame))
+    @given(histories(STEPS).map(tamed))
     def play(history: History) -> None:
         reached.history(compare(history, on, runner).marks)
 
