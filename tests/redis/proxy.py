@@ -113,6 +113,11 @@ class Proxy:
         """Where it listens."""
         return f"redis://{HOST}:{self._port}/0"
 
+    @property
+    def port(self) -> int:
+        """The same, as a number."""
+        return self._port
+
     def fault(self, kind: Kind, on: bytes = b"EVALSHA") -> Fault:
         """Lay a fault for the next request that contains these bytes."""
         fault = Fault(kind, on)

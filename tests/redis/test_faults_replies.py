@@ -31,8 +31,8 @@ async def way(
     shared_redis: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Way]:
     """Limits of a healthy server that has the scripts, decided by the memory of the process in an outage."""
-    monkeypatch.setattr(line, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(line, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(line, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(line, "LONGEST_PAUSE", 0.05)
     async with Proxy(shared_redis) as proxy, proxied(shared_redis, namespace, proxy) as way:
         yield way
 

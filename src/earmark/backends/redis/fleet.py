@@ -23,6 +23,7 @@ from earmark.backends.redis.connection import Connection, command
 from earmark.backends.redis.failures import Outage, failure, reason_of
 from earmark.backends.redis.line import CLOSED, Line, fail
 from earmark.backends.redis.messages import Message
+from earmark.backends.redis.owed import Owed
 from earmark.backends.redis.rack import REST, Rack, Tray
 from earmark.backends.redis.routed import Routed, is_moved
 from earmark.backends.redis.standing import Standing
@@ -59,6 +60,11 @@ class Node(Line):
         probe = self.fleet.probe_at(self.address)
         if probe is not None:
             await command(connection, "SET", probe, "", "PX", "1000")
+
+    def _settle(self, owed: list[Owed], batch: list[Asked]) -> None:
+        """What is owed still may belong to others by now."""
+        super()._settle(owed, batch)
+        self.fleet.wake()
 
     def retire(self) -> Sequence[Asked]:
         """The master has no slots any more: what waits goes elsewhere, and the line ends when all is answered."""

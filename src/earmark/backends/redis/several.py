@@ -58,11 +58,14 @@ def groups_of(scopes: Iterable[Scope]) -> list[tuple[Scope, ...]]:
     return list(groups.values())
 
 
-def _part(hold: Hold, scopes: tuple[Scope, ...], request_id: str | None = None) -> Hold:
+def _part(
+    hold: Hold, scopes: tuple[Scope, ...], request_id: str | None = None, *, travels: bool = True
+) -> Hold:
+    """The same over some of its scopes; `travels`: whoever knows of the whole knows of this."""
     part = Hold()
     part.id, part.request_id = hold.id, request_id
     part.scopes, part.asks, part.lease_us = scopes, hold.asks, hold.lease_us
-    if not hold.is_private:
+    if travels and not hold.is_private:
         part.travels = True
     return part
 
@@ -160,7 +163,8 @@ class Several:
 
     async def _give_back(self, taken: Parts) -> None:
         """Undo what was taken: nobody else can know of it yet."""
-        cancels = [self._messages.resolve(part, "cancel", NOTHING, NOTHING) for part in taken]
+        private = [_part(part, part.scopes, travels=False) for part in taken]
+        cancels = [self._messages.resolve(part, "cancel", NOTHING, NOTHING) for part in private]
         for error in await self._carry(cancels):
             if isinstance(error, StoreError):
                 raise error
