@@ -98,9 +98,7 @@ class ClusterStore(Store):
     """All of a cluster as one store."""
 
     def measured(self, **options: Any) -> Measured:
-        return MeasuredCluster(
-            self.look, self.client, timeout=30.0, on_outage="closed", **options
-        )
+        return MeasuredCluster(self.look, self.client, timeout=30.0, on_outage="closed", **options)
 
 
 def store(cluster: RedisCluster) -> Store:

@@ -115,6 +115,3 @@ def name_on(cluster: RedisCluster, scope: Scope, prefix: str) -> str:
     while cluster.owner(slot_of(f"{prefix}{number}")).port != home:
         number += 1
     return f"{prefix}{number}"
-
-
-

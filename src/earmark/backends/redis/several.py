@@ -217,10 +217,17 @@ class Several:
                     answers.append(error)
         except BaseException:
             for message, answer in asked[len(answers) :]:
-                if not answer.done() or answer.cancelled() or answer.exception() is not None:
-                    self._owe(message)
+                self._owe_rest(message, answer)
             raise
         return answers
+
+    def _owe_rest(self, message: Message, answer: asyncio.Future[str]) -> None:
+        """The caller goes: what has not been answered is owed, or what follows from an answer that nobody heard."""
+        if not answer.done() or answer.cancelled() or answer.exception() is not None:
+            self._owe(message)
+        elif has_won(answer.result()):
+            for follows in message.then:
+                self._owe(follows)
 
     async def renew(self, hold: Hold, parts: Parts) -> str:
         """Keep every part and the name; a part that is gone was the slot of somebody who comes too late."""
