@@ -22,34 +22,34 @@ class Look:
     """A plain client of all masters: a command goes to where its key was when the cluster was started."""
 
     def __init__(self, cluster: RedisCluster) -> None:
-        self._clients = [server.client() for server in cluster.masters]
+        self.clients = [server.client() for server in cluster.masters]
 
     def at(self, key: str | bytes) -> redis.Redis:
         """The client of the master that has a key."""
         text = key.encode() if isinstance(key, str) else key
-        share = -(-SLOTS // len(self._clients))
-        return self._clients[key_slot(text) // share]
+        share = -(-SLOTS // len(self.clients))
+        return self.clients[key_slot(text) // share]
 
     def pipeline(self, *, transaction: bool) -> _Pipeline:
         assert not transaction
         return _Pipeline(self)
 
     def scan_iter(self, match: str | None = None, count: int | None = None) -> Iterator[bytes]:
-        for client in self._clients:
+        for client in self.clients:
             yield from client.scan_iter(match, count)
 
     def flushdb(self) -> None:
-        for client in self._clients:
+        for client in self.clients:
             client.flushdb()
 
     def eval(self, script: str, count: int) -> list[bytes]:
         """On every master; what all of them return."""
-        told: list[Any] = [client.eval(script, count) for client in self._clients]
+        told: list[Any] = [client.eval(script, count) for client in self.clients]
         return [*itertools.chain.from_iterable(told)]
 
     def __getattr__(self, command: str) -> Any:
         def run(*arguments: Any, **options: Any) -> Any:
-            client = self._clients[0] if command in KEYLESS else self.at(arguments[0])
+            client = self.clients[0] if command in KEYLESS else self.at(arguments[0])
             return getattr(client, command)(*arguments, **options)
 
         return run

@@ -26,7 +26,9 @@ class Crossing:
         ways: the proxies before them, in that order; nothing, where both go straight.
     """
 
-    def __init__(self, cluster: RedisCluster, namespace: str, ways: list[Proxy], **options: Any):
+    def __init__(
+        self, cluster: RedisCluster, namespace: str, ways: list[Proxy], **options: Any
+    ) -> None:
         self.cluster = cluster
         self.namespace = namespace
         self.ways = ways

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import pytest
@@ -73,7 +73,7 @@ class Scene:
         return await self.open.settle_success(120)
 
     async def interrupted(
-        self, work: Callable[[], Awaitable[Any]], point: int, kind: Kind
+        self, work: Callable[[], Coroutine[Any, Any, Any]], point: int, kind: Kind
     ) -> Drive:
         """Do something, interrupted at one point, and wait until all that it began is over."""
         one = Drive(((point, kind),))

@@ -87,8 +87,9 @@ class OverSlots(Twins):
 
 
 def tamed(history: History) -> History:
-    """The same without large numbers: what is added to a double, or to a counter that is full, is not what is left
-    when as much is taken off, as a refusal by another slot does.
+    """The same without large numbers.
+
+    What a refusal by another slot takes off a double, or off a counter that is full, is not what was added.
     """
     asks = (do.PreCommit, do.Settle, do.Add)
     steps = (_tame(step) if isinstance(step, asks) else step for step in history.steps)
