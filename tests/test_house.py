@@ -27,14 +27,18 @@ ROWS: Final = (
     {"errors", "amounts", "ids", "shielding"},
     {"usage"},
     {"limits"},
-    {"answers", "clock"},
+    {"answers", "asks", "clock"},
     {"events", "core"},
     {"backends"},
-    {"ending", "moves", "streams", "tokens"},
+    {"ending", "moves", "policies", "streams", "tokens"},
     {"office"},
     {"reservation", "waiting"},
+    {"attempt"},
+    {"once"},
     {"limiter"},
     {"testing"},
+    {"commands"},
+    {"__main__"},
 )
 
 PUBLIC: Final = [
@@ -55,6 +59,7 @@ PUBLIC: Final = [
     "Refused",
     "RequestIdConflict",
     "Reservation",
+    "ReserveOnce",
     "Scope",
     "ScopeStatus",
     "Usage",

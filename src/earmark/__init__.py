@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from earmark.events import Event
     from earmark.limiter import Limiter
     from earmark.limits import Limit, Limits, Scope
+    from earmark.once import ReserveOnce
     from earmark.reservation import Reservation
     from earmark.streams.asking import ask_for_usage
     from earmark.streams.observe import ObservedStream, observe_stream
@@ -50,6 +51,7 @@ _HOMES: Final = {
     "Refused": "errors",
     "RequestIdConflict": "errors",
     "Reservation": "reservation",
+    "ReserveOnce": "once",
     "Scope": "limits",
     "ScopeStatus": "answers",
     "Usage": "usage",
@@ -76,6 +78,7 @@ __all__ = [
     "Refused",
     "RequestIdConflict",
     "Reservation",
+    "ReserveOnce",
     "Scope",
     "ScopeStatus",
     "Usage",

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from earmark.amounts import MAX_AMOUNT, check_amount
 from earmark.answers import Denial, ScopeStatus
+from earmark.asks import added_of, asks_of, check_scopes, checked_lease
 from earmark.backends.health import Health
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Backend
 from earmark.core.admission import statuses
 from earmark.core.hold import Hold
+from earmark.core.joint import parts_of
 from earmark.core.refusal import refusal as refusal_of
 from earmark.errors import EarmarkError, RateLimited
 from earmark.events import Event, Observer, tell
 from earmark.ids import next_id
-from earmark.limits import CONCURRENCY, Scope, check_key, lease_microseconds, to_microseconds
+from earmark.limits import Scope, check_key
 from earmark.office import Office
 from earmark.reservation import Dropped, Reservation
 from earmark.shielding import finish
 from earmark.tokens import Tokens
 from earmark.usage import Usage
+
+if TYPE_CHECKING:
+    from earmark.once import ReserveOnce
 
 
 class Limiter:
@@ -53,7 +57,8 @@ class Limiter:
         tokens = Tokens(secret, self._backend.name)
         self._office = Office(self._backend, (self._backend,), observers, tokens)
         self._unlimited = Office(self._backend, (), observers, tokens)
-        self._unlimited.task_groups = self._office.task_groups
+        self._silent = Office(self._backend, (), (), tokens)
+        self._silent.task_groups = self._unlimited.task_groups = self._office.task_groups
 
     @classmethod
     def disabled(cls) -> Self:
@@ -90,11 +95,8 @@ class Limiter:
             BackendUnavailable: no decision could be had.
             ValueError: a bad amount, key, wait or lease, or two scopes with one key.
         """
-        if amounts is None and type(tokens) is int and 0 <= tokens <= MAX_AMOUNT:
-            asks: Mapping[str, int] = {"tokens": tokens}
-        else:
-            asks = _asks(tokens, amounts)
-        limited = _check_scopes(scopes)
+        asks = asks_of(tokens, amounts)
+        limited = check_scopes(scopes)
         hold = Hold()
         hold.id = next_id()
         hold.request_id = request_id
@@ -102,7 +104,7 @@ class Limiter:
         hold.asks = asks
         hold.lease_us = None
         if lease is not None or wait is not None:
-            hold.lease_us = _checked(lease, wait)
+            hold.lease_us = checked_lease(lease, wait)
         office = self._office
         desk = office.desk
         if desk.dropped or desk.forgotten:
@@ -152,17 +154,25 @@ class Limiter:
         except EarmarkError:
             raise
         except GeneratorExit:  # nothing can be awaited any more
-            self._office.desk.dropped.append(self._withdrawal(hold))
+            self._office.desk.dropped.extend(self._withdrawals(hold))
             raise
         except BaseException:
             # Whether it was applied is unknown: it is taken back by its id.
-            await self._withdrawal(hold).do()
+            await self._withdraw(*self._withdrawals(hold))
             raise
         finally:
             asked.remove(hold.name)
 
-    def _withdrawal(self, hold: Hold) -> Dropped:
-        return Dropped(self._office, hold, "withdraw")
+    def _withdrawals(self, hold: Hold) -> list[Dropped]:
+        return [Dropped(self._office, part, "withdraw") for part in parts_of(hold)]
+
+    async def _withdraw(self, first: Dropped, *others: Dropped) -> None:
+        """Take back each of several, whatever interrupts the others."""
+        try:
+            await first.do()
+        finally:
+            if others:
+                await self._withdraw(*others)
 
     def _admit(self, hold: Hold, standing: Hold) -> Reservation:
         """The handle of what stands after `hold` was sent: its own, or the one that was open before."""
@@ -202,6 +212,30 @@ class Limiter:
             )
             tell(self._office.observers, event)
         return refusal
+
+    def once(
+        self,
+        *scopes: Scope,
+        tokens: int | Usage = 0,
+        amounts: Mapping[str, int] | None = None,
+        lease: float | None = None,
+    ) -> ReserveOnce:
+        """One reservation for all attempts of one request; an async context manager.
+
+        Args:
+            scopes: whose limits the request counts under once, however many attempts it takes.
+            tokens: as for `pre_commit`; every attempt asks the same of its target.
+            amounts: so as well.
+            lease: so as well.
+
+        Raises:
+            ValueError: a bad amount, key or lease, or two scopes with one key.
+        """
+        from earmark.once import Front, ReserveOnce
+
+        check_scopes(scopes)
+        front = Front(self._office, self._unlimited, self._silent, self._ask, self._refusal)
+        return ReserveOnce(front, scopes, asks_of(tokens, amounts), checked_lease(lease))
 
     def settle_success(
         self, reservation: Reservation | str, usage: int | Usage | Mapping[str, int]
@@ -269,7 +303,7 @@ class Limiter:
             raise TypeError(msg)
         if request_id is not None:
             check_key("request_id", request_id)
-        amounts = _added(tokens, bare=bare)
+        amounts = added_of(tokens, bare=bare)
         if not any(amounts.values()) or not self._office.participants:
             return
         message = (key_or_scope, amounts, request_id)
@@ -287,7 +321,7 @@ class Limiter:
 
     async def peek(self, *scopes: Scope) -> tuple[ScopeStatus, ...]:
         """What each limit has used, has left, and when it resets; one status per scope. Changes nothing."""
-        limited = _check_scopes(scopes)
+        limited = check_scopes(scopes)
         await self._office.tidy()
         if not self._office.participants:
             return tuple(ScopeStatus(scope.key, ()) for scope in scopes)
@@ -298,7 +332,7 @@ class Limiter:
 
     async def reset(self, *scopes: Scope) -> None:
         """Forgive: forget what the limits of these scopes have used. Slots stay held."""
-        limited = _check_scopes(scopes)
+        limited = check_scopes(scopes)
         await self._office.tidy()
         if limited and self._office.participants:
             await self._backend.reset(scopes)
@@ -343,58 +377,3 @@ class Limiter:
                 raise
         finally:
             await self.aclose()
-
-
-def _check_scopes(scopes: tuple[Scope, ...]) -> bool:
-    """Check what a call names; return whether any of it is limited.
-
-    Raises:
-        TypeError: something else than scopes.
-        ValueError: two scopes with one key.
-    """
-    limited = False
-    for scope in scopes:
-        if not isinstance(scope, Scope):
-            msg = f"expected a Scope, not {scope!r}"
-            raise TypeError(msg)
-        if scope.limits.all:
-            limited = True
-    if len(scopes) > 1 and len({scope.key for scope in scopes}) < len(scopes):
-        msg = f"two scopes with one key in one request: {[scope.key for scope in scopes]}"
-        raise ValueError(msg)
-    return limited
-
-
-def _checked(lease: float | None, wait: float | None) -> int | None:
-    """The lease in microseconds; a wait is a number of seconds, and 0 waits for nothing."""
-    if wait is not None and wait != 0:
-        to_microseconds("wait", wait)
-    return None if lease is None else lease_microseconds(lease)
-
-
-def _asks(tokens: int | Usage, amounts: Mapping[str, int] | None) -> Mapping[str, int]:
-    """What a request asks, by metric."""
-    asks: dict[str, int] = {}
-    if isinstance(tokens, Usage):
-        asks.update(tokens.floors())
-    else:
-        asks["tokens"] = check_amount("tokens", tokens)
-    for metric, amount in (amounts or {}).items():
-        check_key("metric", metric)
-        if metric == CONCURRENCY:
-            msg = "a request takes one slot of a concurrency limit: amounts cannot name it"
-            raise ValueError(msg)
-        if metric in asks:
-            msg = f"amounts names {metric!r}, which tokens={tokens!r} asks already"
-            raise ValueError(msg)
-        asks[metric] = check_amount(metric, amount)
-    return asks
-
-
-def _added(tokens: int | Usage, *, bare: bool) -> Mapping[str, int]:
-    """What an addition counts, by metric."""
-    if isinstance(tokens, Usage):
-        return {"tokens": tokens.total or 0} if bare else tokens.determined()
-    if type(tokens) is int and tokens < 0:
-        return {}
-    return {"tokens": check_amount("tokens", tokens)}

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Self
 
-
 from earmark import Limiter, Limits, RedisBackend, Scope
 from earmark.testing import ManualClock
 from tests.cluster import Look, client, slot_of, spread

@@ -205,6 +205,26 @@ async def test_two_processes_share_a_name_over_several_slots(
         assert await three.cancel() is True
 
 
+@pytest.mark.parametrize("position", POSITIONS)
+async def test_the_first_attempt_of_several_is_all_or_nothing_over_slots(
+    shared_cluster: RedisCluster, namespace: str, position: int
+) -> None:
+    """R2: what the request holds and what its target holds are refused together, and settled each on its slot."""
+    async with crossing(shared_cluster, namespace, proxied=False) as cross:
+        *fixed, target = full(cross, position)
+        async with cross.limiter.once(*fixed, tokens=300) as once:
+            with pytest.raises(RateLimited) as refused:
+                await once.attempt(target)
+            assert [denial.key for denial in refused.value.denials] == [cross.keys[position]]
+            assert await cross.used() == [NOTHING] * 3
+        *fixed, target = cross.scopes
+        async with cross.limiter.once(*fixed, tokens=300) as once:
+            attempt = await once.attempt(target)
+            assert await cross.used() == [TAKEN] * 3
+            assert await attempt.settle_success(120) is True
+        await cross.check(*[{"requests": 1, "tokens": 120}] * 3)
+
+
 async def test_a_token_resolves_every_slot(shared_cluster: RedisCluster, namespace: str) -> None:
     """R5: another process needs nothing but the token."""
     async with crossing(shared_cluster, namespace, proxied=False) as cross:

@@ -31,6 +31,8 @@ class Dialect(Protocol):
     stream may carry `"usage":null` and `"finish_reason":null`, as in
     `rb'"(?:error"|usage"\s*:\s*\{|finish_reason"\s*:\s*")'`. Text cannot match it by accident, since
     a quote within text is escaped. An event named `error`, and data that is no JSON object, always arrive.
+    Several events may be searched at once, with what is round their data: so it may not be anchored to the
+    beginning or the end, nor rule out what stands elsewhere.
     """
 
     name: ClassVar[str]

@@ -197,7 +197,11 @@ class OpenAI(Reader):
             fields = mapping_of(choice)
             # Perplexity repeats the whole message beside each delta.
             said = mapping_of(fields.get("delta") or fields.get("message"))
-            total += length_of(said.get("content")) + length_of(fields.get("text"))
+            content = said.get("content")
+            # Without a call where it is a text: every chunk is measured.
+            total += len(content) if type(content) is str else length_of(content)
+            if "text" in fields:
+                total += length_of(fields["text"])
             if not _SELDOM.isdisjoint(said):
                 total += _seldom_length(said)
         return total

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Self, get_args
@@ -26,11 +25,12 @@ from earmark.backends.redis.lines import Lines, Post, of_every_loop, of_one_loop
 from earmark.backends.redis.messages import Decided, Message, Messages, decided, hold_of, states
 from earmark.backends.redis.renewal import Renewal
 from earmark.backends.redis.settings import count, seconds, share
-from earmark.backends.redis.several import Parts, Several, parts_of
+from earmark.backends.redis.several import Parts, Several, slices_of
 from earmark.backends.redis.standing import Standing
-from earmark.clock import Clock, Reading, injected, wall_clock
+from earmark.clock import Clock, injected, locked, wall_clock
 from earmark.core.admission import algorithm_of
 from earmark.core.hold import Hold, Verb
+from earmark.core.joint import divided, parts_of
 from earmark.core.settlement import NOTHING
 from earmark.errors import BackendUnavailable, RequestIdConflict
 from earmark.ids import Id, id_of, name_of
@@ -110,7 +110,7 @@ class RedisBackend:
         self._topology = topology
         self._messages = Messages(topology.keys, lease_us)
         self.clock = clock
-        self._reading = _locked(wall_clock() if clock is None else injected(clock))
+        self._reading = locked(wall_clock() if clock is None else injected(clock))
         self._on_outage = on_outage
         self._lengths = (str(_KEEP_US), str(round(seconds("horizon", horizon) * MICROSECONDS)))
         self._local = LocalShare(share(local_share), self._reading, lease_us, self.desk)
@@ -149,7 +149,7 @@ class RedisBackend:
         known = self._taken_without_store(hold)
         if known is not None:
             return known
-        if self._topology.is_clustered and (parts := parts_of(hold)):
+        if self._topology.is_clustered and (parts := slices_of(hold)):
             return await self._reserve_parts(hold, parts)
         message = self._messages.reserve(hold)
         asked = self._line().place(message)
@@ -163,7 +163,7 @@ class RedisBackend:
             return self._without_store(hold, error)
         except asyncio.CancelledError:
             if asked.take_back():
-                self._unsent.add(hold.id)
+                self._unsent.update(part.id for part in parts_of(hold))
             raise
         decision = decided(answer, message.id)
         if isinstance(answer, Again) and decision.word not in {"held", "gone"}:
@@ -191,7 +191,7 @@ class RedisBackend:
             raise BackendUnavailable(msg)
         hold.at = decision.at
         hold.seen = states(hold.judged, decision.seen)
-        return hold if decision.word == "held" else None
+        return divided(hold) if decision.word == "held" else None
 
     async def resolve(
         self,
@@ -209,7 +209,7 @@ class RedisBackend:
         if verb == "withdraw" and hold.id in self._unsent:
             self._unsent.discard(hold.id)  # there is nothing to take back
             return True
-        if self._topology.is_clustered and parts_of(hold):
+        if self._topology.is_clustered and slices_of(hold):
             return await self._resolve_parts(hold, verb, exact, at_least)
         message = self._messages.resolve(hold, verb, exact, at_least)
         try:
@@ -323,7 +323,7 @@ class RedisBackend:
 
     def _renewal(self, hold: Hold) -> Awaitable[str]:
         """Ask the store to keep a reservation and its slots."""
-        if self._topology.is_clustered and (parts := parts_of(hold)):
+        if self._topology.is_clustered and (parts := slices_of(hold)):
             return self._several.renew(hold, parts)
         return self._line().ask(self._messages.renew(hold))
 
@@ -340,7 +340,8 @@ class RedisBackend:
 
     def _take_back(self, hold: Hold) -> None:
         """Have the store undo a reserve, and forget one that comes after this."""
-        self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
+        for part in parts_of(hold):
+            self._owe(self._messages.resolve(part, "withdraw", NOTHING, NOTHING))
 
     def _without_store(self, hold: Hold, outage: Outage) -> Hold | None:
         """Decide in the store's place."""
@@ -359,6 +360,7 @@ class RedisBackend:
             hold.seen = [algorithm_of(limit).unused() for limit in limits]
         if standing is hold:
             self._standing.admitted()
+            divided(hold)
         return standing
 
     def _taken_without_store(self, hold: Hold) -> Hold | None:
@@ -389,14 +391,3 @@ def _repeated(hold: Hold, known: Hold) -> Hold:
     if not hold.repeats(known):
         raise RequestIdConflict(hold.name)
     return known
-
-
-def _locked(reading: Reading) -> Reading:
-    """A reading that threads share."""
-    lock = threading.Lock()
-
-    def nanoseconds() -> int:
-        with lock:
-            return reading.nanoseconds()
-
-    return Reading(nanoseconds, reading.ahead)

@@ -31,6 +31,7 @@ from earmark.backends.redis.messages import (
 )
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
+from earmark.core.joint import parts_of
 from earmark.core.settlement import NOTHING
 from earmark.ids import Id
 from earmark.limits import Scope
@@ -38,14 +39,14 @@ from earmark.limits import Scope
 Parts = Sequence[Hold]
 
 
-def parts_of(hold: Hold) -> Parts:
-    """What a reservation is on each slot, in the order of the scopes; nothing, where all of it is on one."""
+def slices_of(hold: Hold) -> Parts:
+    """What a hold is on each slot, in the order of the scopes; nothing, where all of it is on one."""
     tags = {tag_of(scope.key) for scope in hold.scopes}
     if hold.request_id is not None:
         tags.add(tag_of(hold.request_id))
     if len(tags) == 1:
         return ()
-    return [_part(hold, scopes) for scopes in groups_of(hold.scopes)]
+    return [_part(one, scopes) for one in parts_of(hold) for scopes in groups_of(one.scopes)]
 
 
 def groups_of(scopes: Iterable[Scope]) -> list[tuple[Scope, ...]]:
@@ -95,15 +96,15 @@ class Several:
     async def reserve(self, hold: Hold, parts: Parts) -> Decided:
         """Take the parts one after another, or none of them."""
         if hold.request_id is not None:
-            found = await self._one(self._name_of(hold), self._messages.claim(hold), first=True)
+            found = await self._one(self._name_of(hold), self._messages.claim(hold), begins=hold)
             if found.word != "free":
                 return found
         taken: list[Hold] = []
         decisions: list[Decided] = []
         try:
             for part in parts:
-                first = part is parts[0] and hold.request_id is None
-                decision = await self._one(part, self._messages.reserve(part), first=first)
+                begins = hold if part is parts[0] and hold.request_id is None else None
+                decision = await self._one(part, self._messages.reserve(part), begins=begins)
                 if decision.word != "held":
                     hold.shares = part.scopes
                     break
@@ -132,14 +133,14 @@ class Several:
         return await self._one(self._name_of(hold), self._messages.claim(hold, seen), claims=True)
 
     async def _one(
-        self, part: Hold, message: Message, *, first: bool = False, claims: bool = False
+        self, part: Hold, message: Message, *, begins: Hold | None = None, claims: bool = False
     ) -> Decided:
         """Send one message of a reserve, and see to it that no copy of it comes late.
 
         Args:
             part: what it is about.
             message: the message.
-            first: nothing was sent before it.
+            begins: of what it is the first message.
             claims: whoever sends it takes it back himself, together with the parts.
         """
         asked = self._carrier().place(message)
@@ -150,8 +151,8 @@ class Several:
                 self._take_back(part)
             raise
         except asyncio.CancelledError:
-            if asked.take_back() and first:
-                self._unsent.add(part.id)
+            if asked.take_back() and begins is not None:
+                self._unsent.update(one.id for one in parts_of(begins))
             raise
         decision = decided(answer, message.id)
         if isinstance(answer, Again) and decision.word not in {"held", "free", "gone"}:
@@ -189,7 +190,7 @@ class Several:
         self, hold: Hold, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
     ) -> Message:
         """The message that decides, and those that follow where it has won."""
-        holds = list(parts_of(hold))
+        holds = list(slices_of(hold))
         if hold.request_id is not None:
             holds.insert(0, self._name_of(hold))
         first, *then = (self._messages.resolve(one, verb, exact, at_least) for one in holds)

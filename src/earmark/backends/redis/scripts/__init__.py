@@ -39,7 +39,6 @@ _SHARED: Final = (
     "metrics",
     "records",
     "identity",
-    "names",
     "admission",
 )
 

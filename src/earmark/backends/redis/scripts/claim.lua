@@ -9,9 +9,12 @@ return function(message)
   local newline = string.find(message.body, '\n', 1, true)
   local text = string.sub(message.body, newline + 1)
   local key = message.next_key()
-  local known = use('names').answer(message, records.load(key, message.now), cjson.decode(text))
-  if known then
-    return known
+  local record, identity = records.load(key, message.now), use('identity')
+  if identity.is_over(message, record) then
+    return 'gone'
+  end
+  if record and not record.buried then
+    return identity.answer_again(message, record, cjson.decode(text), record.seen)
   end
   local at, seen = string.match(string.sub(message.body, 1, newline - 1), '^(%d+) ?(.*)$')
   if not at then
