@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -10,11 +11,13 @@ import redis.asyncio
 
 from earmark import BackendUnavailable, EarmarkError, Limiter, Limits, RedisBackend, Scope
 from earmark.backends.redis.keys import tag_of
-from tests.cluster import Look, spread
+from tests.cluster import Look, slot_of, spread
 from tests.redis.proxy import until
 from tests.servers import HOST, RedisCluster, RedisServer, eventually, redis_cluster, told
 
 pytestmark = pytest.mark.anyio
+
+ROOT: Final = Path(__file__).parent.parent.parent
 
 LIMITS: Final = Limits(rpd=1_000, tpd=10**9, concurrency=50)
 
@@ -155,6 +158,42 @@ async def test_a_plain_client_of_a_node_is_told_what_is_wrong(
     async with limiter:
         with pytest.raises(EarmarkError, match="cluster=True"):
             await limiter.pre_commit(Scope("a", LIMITS))
+
+
+async def test_the_rights_that_are_documented_are_enough_on_a_cluster(
+    cluster: RedisCluster, namespace: str
+) -> None:
+    """Those of docs/redis.md, ASKING and CLUSTER SLOTS among them; without CLUSTER SLOTS it is a mistake."""
+    text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
+    rights = next(line for line in text.splitlines() if line.startswith("ACL SETUSER gateway"))
+    words = rights.split()[3:]
+    words[words.index(">PASSWORD")] = ">word"
+    words[words.index("~earmark:*")] = f"~{namespace}{{*"
+    for server in cluster.masters:
+        told(server, "ACL", "SETUSER", "gateway", *words, "+asking", "+cluster|slots")
+        told(server, "ACL", "SETUSER", "poor", *words)
+    scope = scopes_on(cluster, namespace)[1]
+
+    def limiter(user: str) -> Limiter:
+        url = cluster.url.replace("://", f"://{user}:word@")
+        backend = RedisBackend.from_url(
+            url, cluster=True, namespace=namespace, on_outage="closed", timeout=5.0
+        )
+        return Limiter(backend)
+
+    async with limiter("gateway") as one:
+        held = await one.pre_commit(scope, tokens=9)
+        slot = slot_of(scope.key)
+        source = cluster.begin_move(slot, cluster.masters[0])
+        cluster.move_keys(slot, source, cluster.masters[0])
+        assert await held.settle_success(5) is True
+        cluster.end_move(slot, source, cluster.masters[0])
+        assert await used(one, scope) == (1, 5, 0)
+        cluster.begin_move(slot, source)
+        cluster.end_move(slot, cluster.masters[0], source)
+    async with limiter("poor") as other:
+        with pytest.raises(EarmarkError, match="cluster"):
+            await other.pre_commit(scope)
 
 
 async def test_a_server_that_is_no_cluster_says_so(
