@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from redis import exceptions
 
@@ -207,7 +207,8 @@ class Fleet:
         """See what becomes of a message that its master did not run; False: it is an answer."""
         there: Address | None = None
         if isinstance(error, exceptions.AskError):
-            there = self._address_of(asked.at, error.host, error.port)
+            told: Any = error
+            there = self._address_of(asked.at, told.host, told.port)
             if is_moved(error):
                 self._chart.move(asked.slot, there)
                 self._rack.sort()

@@ -20,19 +20,21 @@ return {
 
   -- Take a slot, or keep it for longer; returns when the last lease ends. Lapsed ones are dropped, and the key lives
   -- until then. The first command changes only a slot that is there, but a full server refuses it as it would the one
-  -- below: after another write it lets all through. The key is never empty on the way: while a slot is moved to another
-  -- node, a key that is gone is not this node's any more.
+  -- below: after another write it lets all through. So does a missing right show before there is a slot, or a key
+  -- without an end.
   take = function(key, id, lease, last, now)
     local over = max(now + lease, last)
     call('ZADD', key, 'XX', format('%d', now + lease), id)
+    call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
     local there = call('PEXPIRE', key, ttl(over))
     call('ZADD', key, format('%d', now + lease), id)
     if there ~= 1 then
       call('PEXPIRE', key, ttl(over))
     end
-    call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
   end,
 
+  -- Others whose leases have lapsed go as well, but never by a second command on a key that is empty by then: while the
+  -- slot of a cluster is moved to another node, a key that is gone is not this node's any more.
   free = function(key, id, last, now)
     if last <= now then
       call('DEL', key)
