@@ -15,6 +15,9 @@ from tests.cluster import store as store_of
 from tests.redis import test_contract
 from tests.servers import RedisCluster
 from tests.stores import Store
+from tests.test_once import world
+
+__all__ = ["world"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("tables_on_cluster")]
 
@@ -22,6 +25,7 @@ _FIRST_NODE = "over several slots a refusal lists the limits of the first node t
 
 LEFT_OUT: Final = {
     "test_b20_the_whole_waits_for_the_slowest": _FIRST_NODE,
+    "test_b42_both_refuse": _FIRST_NODE,
     "test_r3_every_limit_that_refused_in_the_order_of_scopes_and_limits": _FIRST_NODE,
     "test_r3_what_can_never_fit_outweighs_every_time": _FIRST_NODE,
     "test_c14_a_cancelled_pre_commit_gives_back_what_it_took_and_no_more": (
