@@ -6,7 +6,6 @@ The scripts are run as the library runs them, by a plain client: as this user or
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -68,10 +67,10 @@ def admin(server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def run(
-    client: redis.Redis, kind: str, *said: tuple[tuple[str, ...], str], at: int = NOW
+    client: redis.Redis, verb: str, *said: tuple[tuple[str, ...], str], at: int = NOW
 ) -> list[str]:
     """Run messages, each its keys and its text, as one call of a script; return their answers."""
-    script = getattr(scripts(allow_oom=True), kind)
+    script = scripts(allow_oom=True)[verb]
     keys = [key for one, _ in said for key in one]
     header = (str(at), str(GRACE_MS), str(KEEP), str(60 * SECOND))
     told: Any = client.eval(script.text, len(keys), *keys, *header, *(text for _, text in said))
@@ -80,8 +79,7 @@ def run(
 
 def say(client: redis.Redis, message: Message, at: int = NOW, *, again: bool = False) -> str:
     """Run one message; return its answer without the id."""
-    kind = "take" if message.verb in TAKES else "free"
-    (answer,) = run(client, kind, (message.keys, message.text(again=again)), at=at)
+    (answer,) = run(client, message.verb, (message.keys, message.text(again=again)), at=at)
     id_, _, text = answer.partition(" ")
     assert id_ == message.id
     return text
@@ -271,16 +269,13 @@ async def test_a_server_that_takes_no_writes_denies_no_rights(
 # Messages that nobody can read.
 
 UNREADABLE: Final = (
-    "{n} 0 0 resolve  {body}",
+    "{n} 0 0 verb  {body}",
     "{n} 0 0  id {body}",
-    "{n} x 0 reserve id {body}",
-    "{n} 0 0 reserve",
+    "{n} x 0 verb id {body}",
+    "{n} 0 0 verb",
     "{n}",
-    "{n} 0 0 nothing id {body}",
-    "{n} 0 0 slots id {body}",
-    "{n} 0 0 metrics id {body}",
-    "{n} 0 0 resolve a b {body}",
-    "{n} 0 0 renew\n{body}",
+    "{n} 0 0 verb a b {body}",
+    "{n} 0 0 verb\n{body}",
 )
 
 BODIES: Final = (
@@ -309,40 +304,50 @@ BODIES: Final = (
 
 def malformed() -> Iterator[tuple[str, str]]:
     """A script's verb, and a text that no `Message` makes."""
-    for text in UNREADABLE:
-        yield from ((verb, text) for verb in ("take", "free"))
     for verb in (*TAKES, *FREES):
+        yield from ((verb, text) for text in UNREADABLE)
         for body in BODIES:
-            kind = "take" if verb in TAKES else "free"
-            yield kind, f"{{n}} 0 0 {verb} id {body.replace('{', '{{').replace('}', '}}')}"
+            yield verb, f"{{n}} 0 0 {verb} id {body.replace('{', '{{').replace('}', '}}')}"
 
 
-@pytest.mark.parametrize(("kind", "text"), [*malformed()])
+def neighbour(verb: str, number: int) -> tuple[Message, str]:
+    """A message of this verb that touches nobody else's keys, and how its answer begins."""
+    scope = Scope(f"n{number}", FIRST.limits)
+    made = {
+        "reserve": (MESSAGES.reserve(hold_of(scope)), "held"),
+        "add": (MESSAGES.add(scope, {"tokens": 5}, None), "counted"),
+        "resolve": (MESSAGES.resolve(hold_of(scope), "cancel", {}, {}), "gone"),
+        "renew": (MESSAGES.renew(hold_of(scope)), "gone"),
+        "peek": (MESSAGES.peek((scope,)), "seen"),
+        "reset": (MESSAGES.reset((scope,)), "done"),
+        "rights": (Message("rights", f"id{number}", (KEYS.probe,), "GET"), "allowed"),
+    }
+    return made[verb]
+
+
+@pytest.mark.parametrize(("verb", "text"), [*malformed()])
 def test_a_message_that_cannot_be_read_fails_alone(
-    admin: redis.Redis, kind: str, text: str
+    admin: redis.Redis, verb: str, text: str
 ) -> None:
     """Its neighbours are answered, before it and after it, and where it fails it changes nothing."""
     held = hold_of(FIRST, SECOND_ONE)
     assert say(admin, MESSAGES.reserve(held)).startswith("held")
     message = MESSAGES.reserve(held)
     keys = (KEYS.record("id"), *message.keys[1:])
-    if re.search(r"\d resolve id ", text):
+    if verb == "resolve":
         keys = message.keys  # it names one that is open
         text = text.replace(" id ", f" {message.id} ")
     bad = text.format(n=len(keys), body="[0,{}]")
-    if kind == "take":
-        neighbours = [MESSAGES.reserve(hold_of(Scope(f"n{at}", FIRST.limits))) for at in (1, 2)]
-    else:
-        neighbours = [MESSAGES.peek((FIRST,)), MESSAGES.peek((SECOND_ONE,))]
-    one, two = ((each.keys, each.text(again=False)) for each in neighbours)
+    (one, begins), (two, _) = neighbours = [neighbour(verb, number) for number in (1, 2)]
     before = contents(admin)
-    first, answer, last = run(admin, kind, one, (keys, bad), two)
-    assert [first.split(" ")[0], last.split(" ")[0]] == [each.id for each in neighbours]
-    assert {first.split(" ")[1], last.split(" ")[1]} <= {"held", "seen"}
+    said = [(each.keys, each.text(again=False)) for each in (one, two)]
+    first, answer, last = run(admin, verb, said[0], (keys, bad), said[1])
+    assert first.startswith(f"{one.id} {begins}")
+    assert last.startswith(f"{two.id} {begins}")
     if " failed " in answer:
         after = contents(admin)
         assert {key: after.get(key) for key in before} == before
-        assert after.keys() - before.keys() <= {key for each in neighbours for key in each.keys}
+        assert after.keys() - before.keys() <= {key for each, _ in neighbours for key in each.keys}
 
 
 class Wire:
@@ -350,9 +355,6 @@ class Wire:
 
     def __init__(self, *replies: object) -> None:
         self._replies = list(replies)
-
-    def pack_command(self, *_: object) -> list[bytes]:
-        return []
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Nobody is there."""

@@ -1,61 +1,56 @@
 -- Admission over many limits of many scopes. Twin: earmark.core.admission.
 
-local scopes_file, unasked = use('scopes'), use('metrics').unasked
-local kind_of, generation = scopes_file.kind_of, scopes_file.generation
-
 -- The scopes of a message with what is counted under them, and the instant of the request.
-local function load_scopes(message, body, now)
-  local scopes = {}
+local function load_scopes(body)
+  local scopes, now = {}, clock
   for position = 3, #body do
     local parts = body[position]
-    local scope = scopes_file.load(message.next_key())
-    scope.parts = parts
+    local scope, latest = load_scope(next_key(), parts)
     for part = 3, #parts, 2 do
       if parts[part] == 'c' then
-        scope.slots = message.next_key()
+        scope.slots = next_key()
       end
     end
-    if scope.at > now then
-      now = scope.at
-    end
+    now = max(now, latest)
     scopes[position - 2] = scope
   end
   return scopes, now
 end
 
--- Judge every limit. Returns what was seen, what is asked of each limit (false: nothing, the limit is not judged), the
--- generations of limits that were reset, and whether one refused.
+-- Judge every limit, and compute the debits as if none refused. Returns what was seen, whether one refused, and the
+-- generations of limits that were reset, by the position of the limit.
 local function judge(scopes, asks, now)
-  local seen, asked, generations, refused = {}, {}, {}, false
-  local number = 0
+  local seen, refused, generations, position = '', false, {}, 0
   for _, scope in ipairs(scopes) do
-    local parts = scope.parts
+    local parts, states = scope.parts, scope.states
     for part = 3, #parts, 2 do
       local name, amount, ask, in_use = parts[part], parts[part + 1], 1, 0
-      local capacity = amount
+      local capacity, told = amount
       if type(amount) == 'table' then
         amount, capacity = amount[1], amount[2]
       end
-      number = number + 1
+      position = position + 1
       if name == 'c' then
-        in_use = use('slots').live(scope.slots, now)
-        seen[number] = format('%d', in_use)
+        in_use = live_slots(scope.slots, now)
+        told = format('%d', in_use)
+        scope.changed = true
       else
         local kind = kind_of(name)
-        in_use, seen[number] = kind.rules.see(kind, amount, scope.states[name], now)
-        ask = asks[kind.metric] or unasked[kind.metric] or false
-        if scope.marked then
-          local resets = generation(scope, name, now)
-          generations[number] = resets > 0 and resets or nil
+        local rules, state = kind.rules, states[name]
+        in_use, told = rules.see(kind, amount, state, now)
+        ask = asks[kind.metric] or UNASKED[kind.metric]
+        if ask then
+          states[name] = rules.debit(kind, amount, state, ask, now)
+          scope.changed = true
+        end
+        if scope.resets then
+          local generation = generation_of(scope, name, now)
+          generations[position] = generation > 0 and generation or nil
         end
       end
-      asked[number] = ask
-      if ask and parts[2] == 1 and in_use + max(ask, 1) > capacity then
-        refused = true
-      end
+      seen = seen .. ' ' .. told
+      refused = refused or ask and parts[2] == 1 and in_use + max(ask, 1) > capacity
     end
   end
-  return table.concat(seen, ' '), asked, generations, refused
+  return seen, refused, generations
 end
-
-return {load_scopes = load_scopes, judge = judge}

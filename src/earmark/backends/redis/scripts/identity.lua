@@ -1,39 +1,35 @@
 -- Messages that come twice, and reservations that are asked for twice (R9).
 
-local unasked = use('metrics').unasked
-
 -- Whether all that one asks beyond what is asked unasked is asked by the other as well.
 local function covers(asks, others)
   for metric, ask in pairs(asks) do
-    if ask ~= unasked[metric] and others[metric] ~= ask then
+    if ask ~= UNASKED[metric] and others[metric] ~= ask then
       return false
     end
   end
   return true
 end
 
-return {
-  -- Whether two messages ask the same of the same keys, in whatever order. Twin: Hold.repeats.
-  repeats = function(body, other)
-    local keys = {}
-    for position = 3, #other do
-      keys[other[position][1]] = true
+-- Whether two messages ask the same of the same keys, in whatever order. Twin: Hold.repeats.
+local function repeats(body, other)
+  local keys = {}
+  for position = 3, #other do
+    keys[other[position][1]] = true
+  end
+  for position = 3, #body do
+    if not keys[body[position][1]] then
+      return false
     end
-    for position = 3, #body do
-      if not keys[body[position][1]] then
-        return false
-      end
-    end
-    return #body == #other and covers(body[2], other[2]) and covers(other[2], body[2])
-  end,
+  end
+  return #body == #other and covers(body[2], other[2]) and covers(other[2], body[2])
+end
 
-  -- What remembers for a while that an id is over: a late copy of its reserve finds that, and a late copy of the message
-  -- that resolved it that it was this one.
-  grave = function(winner, now)
-    return format('[%d,"%s"]', now + HORIZON, winner)
-  end,
+-- What remembers for a while that an id is over: a late copy of its reserve finds that, and a late copy of the message
+-- that resolved it that it was this one.
+local function grave_of(winner, now)
+  return format('%d %s', now + HORIZON, winner)
+end
 
-  bury = function(key, grave, now)
-    call('SET', key, grave, 'PX', ttl(now + HORIZON))
-  end,
-}
+local function bury(key, grave, now)
+  call('SET', key, grave, 'PX', ttl(now + HORIZON))
+end

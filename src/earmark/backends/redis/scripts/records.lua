@@ -1,48 +1,52 @@
--- Open reservations: one string each, a line of JSON and, below it, the message that made it.
--- The line is [id or 0, at, renewed, adopted + 2 * sent again, "what it saw", position of a limit, generation, ...]; the
--- id is 0 where the key has it, and a generation -1 where its renewal has found a reset. The message is [lease, asks, scope, ...], a scope [key, enforced, limit's name,
--- amount or {amount, capacity}, ...]. Twin: earmark.backends.book, and earmark.core.hold for what a hold is.
+-- Open reservations: one string each, of two lines or three: the instant and what was seen; the message that made it;
+-- and, where there is any of that to tell, the id ('-': the key has it), whether it was adopted (1) and sent again (2),
+-- when it was renewed, and 'position of a limit=generation' of limits that were reset, -1 where a renewal has found a
+-- reset. The message is [lease, asks, scope, ...], a scope [key, enforced, limit's name, amount or {amount, capacity},
+-- ...]. Twin: earmark.backends.book, and earmark.core.hold for what a hold is.
 
-local function load(key, now)
-  local text = call('GET', key)
-  if not text then
+local function read_notes(record, notes)
+  local owner, flags, renewed, generations = string.match(notes, '^(%S+) (%d) (%d+)(.*)$')
+  if owner ~= '-' then
+    record.id, record.own = owner, false
+  end
+  record.adopted, record.again = tonumber(flags) % 2 == 1, tonumber(flags) >= 2
+  record.renewed = tonumber(renewed)
+  for position, generation in string.gmatch(generations, ' (%d+)=(%-?%d+)') do
+    record.generations[tonumber(position)] = tonumber(generation)
+  end
+end
+
+local function load_record(key)
+  local kept = call('GET', key)
+  if not kept then
     return nil
   end
-  local newline = string.find(text, '\n', 1, true)
-  local line = cjson.decode(newline and string.sub(text, 1, newline - 1) or text)
-  if not newline then  -- a grave: [end, name of the call that resolved it]
-    return line[1] > now and {buried = line[2]} or nil
+  local first = string.find(kept, '\n', 1, true)
+  if not first then  -- a grave: its end, and the name of the call that resolved it
+    local over, winner = string.match(kept, '^(%d+) (.*)$')
+    return tonumber(over) > clock and {buried = winner} or nil
   end
-  if max(line[2], line[3]) + KEEP <= now then
-    return nil
-  end
-  local generations = {}
-  for position = 6, #line, 2 do
-    generations[line[position]] = line[position + 1]
-  end
-  return {
-    key = key, own = line[1] == 0, id = line[1] == 0 and string.match(key, '^[^:]*:r:(.*)$') or line[1], at = line[2], renewed = line[3],
-    adopted = line[4] % 2 == 1, again = line[4] >= 2, seen = line[5], generations = generations,
-    body = string.sub(text, newline + 1),
+  local second = string.find(kept, '\n', first + 1, true)
+  local at, seen = string.match(kept, '^(%d+)([^\n]*)')
+  local record = {
+    key = key, id = string.match(key, '^[^:]*:r:(.*)$'), own = true, at = tonumber(at), renewed = 0, adopted = false,
+    again = false, seen = seen, generations = {}, body = string.sub(kept, first + 1, (second or 0) - 1),
   }
-end
-
--- `id` is left out where the key has it.
-local function write(key, id, at, renewed, adopted, again, seen, generations, body)
-  local marks = ''
-  for number, generation in pairs(generations) do
-    marks = marks .. format(',%d,%d', number, generation)
+  if second then
+    read_notes(record, string.sub(kept, second + 1))
   end
-  local flags = (adopted and 1 or 0) + (again and 2 or 0)
-  local line = format('[%s,%d,%d,%d,"%s"%s]', id and '"' .. id .. '"' or '0', at, renewed, flags, seen, marks)
-  call('SET', key, line .. '\n' .. body, 'PX', ttl(max(at, renewed) + KEEP))
+  return max(record.at, record.renewed) + KEEP > clock and record or nil
 end
 
-local function save(record)
-  write(
-    record.key, not record.own and record.id, record.at, record.renewed, record.adopted, record.again,
-    record.seen, record.generations, record.body
-  )
+local function write_record(record)
+  local kept = format('%d', record.at) .. record.seen .. '\n' .. record.body
+  local flags = (record.adopted and 1 or 0) + (record.again and 2 or 0)
+  local generations = ''
+  for position, generation in pairs(record.generations) do
+    generations = generations .. format(' %d=%d', position, generation)
+  end
+  if not record.own or flags + record.renewed > 0 or generations ~= '' then
+    kept = kept .. format('\n%s %d %d', record.own and '-' or record.id, flags, record.renewed) .. generations
+  end
+  call('SET', record.key, kept, 'PX', ttl(max(record.at, record.renewed) + KEEP))
 end
-
-return {load = load, write = write, save = save}

@@ -2,88 +2,73 @@
 -- Keys: the record, [the record of the id, where the caller chose a name], then the counts of each scope and, where
 -- it limits concurrency, its slots. Twin: MemoryStore.reserve.
 
-local admission, records = use('admission'), use('records')
-local scopes_file = use('scopes')
-local kind_of = scopes_file.kind_of
-
 -- The answer to what is open already: to the same message once more, or to another caller of the same name.
-local function answer_again(message, record, body)
-  local same = record.id == message.id
-  if not same and not use('identity').repeats(body, cjson.decode(record.body)) then
+local function answer_again(record, body)
+  local same = record.id == id
+  if not same and not repeats(body, cjson.decode(record.body)) then
     return 'conflict'
   end
-  record.again = record.again or message.again
+  record.again = record.again or again
   record.adopted = record.adopted or not same
-  records.save(record)
+  write_record(record)
   if same then
-    return format('held %d %s', record.at, record.seen)
+    return format('held %d', record.at) .. record.seen
   end
-  return format('adopted %s %d %s\n%s', record.id, record.at, record.seen, record.body)
+  return format('adopted %s %d', record.id, record.at) .. record.seen .. '\n' .. record.body
 end
 
 -- Whether the reservation was over before this message came. Under its own name there is a grave then, or what another
 -- has reserved by that name since.
-local function is_over(message, record)
-  if message.named then
-    record = records.load(message.next_key(), message.now)
+local function is_over(record)
+  if named then
+    record = load_record(next_key())
   end
-  return record and record.id ~= message.id
+  return record and record.id ~= id
 end
 
--- Compute the debits of one scope, of whose limits the first has this number; returns the last number.
-local function debit(scope, asked, number, id, lease, now)
-  local parts, states = scope.parts, scope.states
-  for part = 3, #parts, 2 do
-    number = number + 1
-    local name, amount, ask = parts[part], parts[part + 1], asked[number]
-    if name == 'c' then
-      scope.others = use('slots').last(scope.slots, id)
-      scope.lasts = max(scope.others, now + lease)
-      scope.changed = true
-    elseif ask then
-      local kind = kind_of(name)
-      amount = type(amount) == 'table' and amount[1] or amount
-      states[name] = kind.rules.debit(kind, amount, states[name], ask, now)
-      scope.changed = true
-    end
+-- Compute what is to be written of one scope.
+local function prepare(scope, lease, now)
+  local last = 0
+  if scope.slots then
+    scope.others = last_of_others(scope.slots, id)
+    last = max(scope.others, now + lease)
   end
   if scope.changed then
-    scopes_file.render(scope, now)
+    render(scope, last, now)
   end
-  return number
 end
 
-return function(message)
-  local id, body, now = message.id, cjson.decode(message.body), message.now
-  local key = message.next_key()
-  local record = records.load(key, now)
-  if is_over(message, record) then
+local function answer_message()
+  local body, key = cjson.decode(text), next_key()
+  local record = load_record(key)
+  if is_over(record) then
     return 'gone'
   end
   if record and not record.buried then
-    return answer_again(message, record, body)
+    return answer_again(record, body)
   end
-  local scopes
-  scopes, now = admission.load_scopes(message, body, now)
-  local seen, asked, generations, refused = admission.judge(scopes, body[2], now)
+  local scopes, now = load_scopes(body)
+  local seen, refused, generations = judge(scopes, body[2], now)
   if refused then
-    return format('refused %d %s', now, seen)
+    return format('refused %d', now) .. seen
   end
-  local number = 0
   for _, scope in ipairs(scopes) do
-    number = debit(scope, asked, number, id, body[1], now)
+    prepare(scope, body[1], now)
   end
   -- All is read and computed. Slots come first, since they end by themselves.
   for _, scope in ipairs(scopes) do
     if scope.slots then
-      use('slots').take(scope.slots, id, body[1], scope.others, now)
+      take_slot(scope.slots, id, body[1], scope.others, now)
     end
   end
   for _, scope in ipairs(scopes) do
     if scope.changed then
-      scopes_file.write(scope)
+      write_scope(scope)
     end
   end
-  records.write(key, message.named and id, now, 0, false, message.again, seen, generations, message.body)
-  return format('held %d %s', now, seen)
+  write_record({
+    key = key, id = id, own = not named, at = now, renewed = 0, adopted = false, again = again, seen = seen,
+    generations = generations, body = text,
+  })
+  return format('held %d', now) .. seen
 end
