@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Final
 
 # Names that only a key may have, and what takes the next one of a message's keys.
-VARIABLES: Final = frozenset({"key", "own", "once", "slots"})
+VARIABLES: Final = frozenset({"key", "own", "once"})
 FIELDS: Final = frozenset({"key", "slots"})
 NEXT: Final = ["next_key", "(", ")"]
 
@@ -77,13 +77,13 @@ class Call:
 
 
 def calls(words: Tokens) -> Iterator[Call]:
-    """Every call of a name, dotted or not; the heads of functions are left out."""
+    """Every call of a name, dotted or of `use(file).name`; the heads of functions are left out."""
     for at, word in enumerate(words):
         if word != "(" or not at or not re.match(r"\w", words[at - 1]):
             continue
         start = at - 1
         while start >= 2 and words[start - 1] == ".":
-            start -= 2
+            start -= 5 if words[start - 2] == ")" else 2
         if words[at - 1] in _NO_NAMES or (start and words[start - 1] == "function"):
             continue
         inside = words[at + 1 : closing(words, at)]
@@ -164,7 +164,7 @@ def stray_keys(files: Mapping[str, str]) -> list[str]:
     }
     for name, words in parsed.items():
         for call in calls(words):
-            positions = takes_keys.get(call.name, set[int]())
+            positions = takes_keys.get(call.name.rpartition(".")[2], set[int]())
             if call.name == "call":
                 positions = {at for at in (1,) if call.arguments[0] != ["'TIME'"]}
             for at in positions:

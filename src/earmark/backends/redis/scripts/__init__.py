@@ -35,11 +35,12 @@ COMMANDS: Final = (
 
 _ALGORITHMS: Final = ("fixed_window", "sliding_window", "token_bucket", "limits")
 _COUNTS: Final = (*_ALGORITHMS, "resets", "scopes")
-_ALL: Final = (*_COUNTS, "slots", "admission", "records", "identity")
+_RECORDS: Final = ("notes", "records")
+_ALL: Final = (*_COUNTS, "slots", "admission", *_RECORDS, "identity")
 
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "resolve": _ALL,
-    "renew": (*_COUNTS, "slots", "records"),
+    "renew": (*_COUNTS, "slots", *_RECORDS),
     "reset": (*_COUNTS, "slots", "admission"),
     "peek": (*_COUNTS, "slots", "admission"),
     "rights": (),

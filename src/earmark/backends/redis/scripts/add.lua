@@ -7,7 +7,8 @@ local function limits_of(body, scope, now)
   local limits = {}
   if body[1] == 0 then
     for name, state in pairs(scope.states) do
-      if kind_of(name).metric == 't' and live(scope, name, now) then
+      local kind = kind_of(name)
+      if kind.metric == 't' and kind.rules.ends(kind, state) > now then
         limits[name] = state[3] or 0
       end
     end

@@ -17,10 +17,10 @@ local function load_scopes(body)
   return scopes, now
 end
 
--- Judge every limit, and compute the debits as if none refused. Returns what was seen, whether one refused, and the
--- generations of limits that were reset, by the position of the limit.
+-- Judge every limit, and compute the debits as if none refused. Returns the instant and what was seen, whether one refused, and,
+-- where there are any, the generations of limits that were reset, by the position of the limit.
 local function judge(scopes, asks, now)
-  local seen, refused, generations, position = '', false, {}, 0
+  local seen, refused, generations, position = format('%d', now), false, nil, 0
   for _, scope in ipairs(scopes) do
     local parts, states = scope.parts, scope.states
     for part = 3, #parts, 2 do
@@ -31,7 +31,7 @@ local function judge(scopes, asks, now)
       end
       position = position + 1
       if name == 'c' then
-        in_use = live_slots(scope.slots, now)
+        in_use = use(slots).live_slots(scope.slots, now)
         told = format('%d', in_use)
         scope.changed = true
       else
@@ -44,7 +44,8 @@ local function judge(scopes, asks, now)
           scope.changed = true
         end
         if scope.resets then
-          local generation = generation_of(scope, name, now)
+          local generation = use(resets).generation_of(scope, name, now)
+          generations = generations or {}
           generations[position] = generation > 0 and generation or nil
         end
       end

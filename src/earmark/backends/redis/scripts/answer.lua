@@ -4,11 +4,6 @@
 -- id, '?' where it cannot be read, and a word with the numbers that were seen; a zero byte stands between two answers,
 -- since one string is read faster than many.
 
--- The reason of a failure; what is no text is one of the server's error replies, or a test double's exception.
-local function reason(failure)
-  return type(failure) == 'table' and failure.err or tostring(failure)
-end
-
 local answers = {}
 
 for position = FIRST_MESSAGE, #ARGV do
@@ -18,7 +13,11 @@ for position = FIRST_MESSAGE, #ARGV do
   last_key = used_keys + tonumber(keys or string.match(message, '^%d+'))
   named, again = is_named == '1', is_again == '1'
   local worked, answer = pcall(id and answer_message)
-  answers[#answers + 1] = (id or '?') .. ' ' .. (worked and answer or 'failed ' .. reason(answer))
+  if not worked then
+    local failure = answer  -- what is no text is one of the server's error replies, or a test double's exception
+    answer = 'failed ' .. (type(failure) == 'table' and failure.err or tostring(failure))
+  end
+  answers[#answers + 1] = (id or '?') .. ' ' .. answer
   used_keys = last_key
 end
 

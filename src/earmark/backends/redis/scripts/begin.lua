@@ -1,5 +1,6 @@
 -- What all scripts share: the arguments of a call, its instant, its keys and whole numbers.
--- A script is the files that its verb needs, one below the other: what stands outside of functions is run at every call.
+-- A script is the files that its verb needs, one below the other, and whatever stands outside of functions is run at every
+-- call, their making included: what few calls need is within a function, from which `use` takes it.
 -- Lua has doubles alone: whole microseconds and amounts up to 2^53 - 1 are exact in them, and leave as text.
 -- Products are forced to be doubles, since a newer Lua would multiply integers, which overflow.
 
@@ -31,6 +32,17 @@ local function next_key()
     used_keys = used_keys + 1
     return KEYS[used_keys]
   end
+end
+
+local made = {}
+
+local function use(file)
+  local one = made[file]
+  if not one then
+    one = file()
+    made[file] = one
+  end
+  return one
 end
 
 -- The TTL in milliseconds of a key that holds something until then: it never ends before that, by the clock, but for

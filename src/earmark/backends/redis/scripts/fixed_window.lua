@@ -1,18 +1,15 @@
 -- Twin: earmark.core.fixed_window. A state is {start of its window, count}.
 
 local function fixed_window()
-  local function look(kind, state, now)
-    return state and state[1] == now - now % kind.window and state[2] or 0
-  end
-
   return {
     see = function(kind, amount, state, now)
-      local count = look(kind, state, now)
+      local count = state and state[1] == now - now % kind.window and state[2] or 0
       return count, format('%d', count)
     end,
 
     debit = function(kind, amount, state, units, now)
-      return {now - now % kind.window, min(look(kind, state, now) + units, MAX_AMOUNT)}
+      local start = now - now % kind.window
+      return {start, min((state and state[1] == start and state[2] or 0) + units, MAX_AMOUNT)}
     end,
 
     give_back = function(kind, amount, state, units, taken, now)

@@ -1,35 +1,64 @@
 -- Messages that come twice, and reservations that are asked for twice (R9).
 
--- Whether all that one asks beyond what is asked unasked is asked by the other as well.
-local function covers(asks, others)
-  for metric, ask in pairs(asks) do
-    if ask ~= UNASKED[metric] and others[metric] ~= ask then
-      return false
+local function identity()
+  -- Whether all that one asks beyond what is asked unasked is asked by the other as well.
+  local function covers(asks, others)
+    for metric, ask in pairs(asks) do
+      if ask ~= UNASKED[metric] and others[metric] ~= ask then
+        return false
+      end
     end
+    return true
   end
-  return true
-end
 
--- Whether two messages ask the same of the same keys, in whatever order. Twin: Hold.repeats.
-local function repeats(body, other)
-  local keys = {}
-  for position = 3, #other do
-    keys[other[position][1]] = true
-  end
-  for position = 3, #body do
-    if not keys[body[position][1]] then
-      return false
+  -- Whether two messages ask the same of the same keys, in whatever order. Twin: Hold.repeats.
+  local function repeats(body, other)
+    local keys = {}
+    for position = 3, #other do
+      keys[other[position][1]] = true
     end
+    for position = 3, #body do
+      if not keys[body[position][1]] then
+        return false
+      end
+    end
+    return #body == #other and covers(body[2], other[2]) and covers(other[2], body[2])
   end
-  return #body == #other and covers(body[2], other[2]) and covers(other[2], body[2])
-end
 
--- What remembers for a while that an id is over: a late copy of its reserve finds that, and a late copy of the message
--- that resolved it that it was this one.
-local function grave_of(winner, now)
-  return format('%d %s', now + HORIZON, winner)
-end
+  -- The answer to what is open already: to the same message once more, or to another caller of the same name.
+  local function answer_again(record, body)
+    local same = record.id == id
+    if not same and not repeats(body, cjson.decode(record.body)) then
+      return 'conflict'
+    end
+    record.again = record.again or again
+    record.adopted = record.adopted or not same
+    record.noted = record.noted or record.again or record.adopted
+    write_record(record)
+    if same then
+      return 'held ' .. record.seen
+    end
+    return 'adopted ' .. record.id .. ' ' .. record.seen .. '\n' .. record.body
+  end
 
-local function bury(key, grave, now)
-  call('SET', key, grave, 'PX', ttl(now + HORIZON))
+  -- What remembers for a while that an id is over: a late copy of its reserve finds that, and a late copy of the message
+  -- that resolved it that it was this one.
+  local function grave_of(winner, now)
+    return format('%d %s', now + HORIZON, winner)
+  end
+
+  local function bury(key, grave, now)
+    call('SET', key, grave, 'PX', ttl(now + HORIZON))
+  end
+
+  -- The answer to a resolve where nothing is open: an id that was buried says by whom it was resolved.
+  local function answer_closed(verdict, own, grave)
+    local winner = grave and grave.buried
+    if verdict[1] == 'withdraw' and not winner then
+      bury(own, grave_of(verdict[4], clock), clock)
+    end
+    return winner == verdict[4] and 'done' or 'gone'
+  end
+
+  return {answer_again = answer_again, answer_closed = answer_closed, grave_of = grave_of, bury = bury}
 end

@@ -6,15 +6,14 @@ local ALGORITHMS = {f = fixed_window, s = sliding_window, b = token_bucket}
 -- What a request asks that does not name the metric; what is not here is neither judged nor counted then.
 local UNASKED = {r = 1, t = 0, i = 0, o = 0, u = 0, n = 0}
 
-local rules, kinds = {}, {}
+local kinds = {}
 
 local function kind_of(name)
   local kind = kinds[name]
   if not kind then
     local letter, length, unit, metric = string.match(name, '^(.)(%d+)(u?):(.*)$')
-    rules[letter] = rules[letter] or ALGORITHMS[letter]()
     kind = {
-      rules = rules[letter], metric = metric, json = cjson.encode(name),
+      rules = use(ALGORITHMS[letter]), metric = metric, json = cjson.encode(name),
       window = tonumber(length) * (unit == 'u' and 1 or 1000000),
     }
     kinds[name] = kind

@@ -5,5 +5,5 @@ local function answer_message()
   local body = cjson.decode(text)
   local scopes, now = load_scopes(body)
   local seen = judge(scopes, body[2], now)
-  return format('seen %d', now) .. seen
+  return 'seen ' .. seen
 end

@@ -14,18 +14,19 @@ end
 -- Note which limits of a scope were reset since; returns whether a slot has lapsed, and the position of the last limit.
 local function look(parts, record, position, kept)
   local scope, lapsed = has_bucket(parts) and load_scope(next_key(), parts), false
+  local generations = record.generations
   for part = 3, #parts, 2 do
     local name = parts[part]
     position = position + 1
     if name == 'c' then
-      local slots = next_key()
-      if holds_slot(slots, record.id, clock) then
-        kept[#kept + 1] = {slots = slots, others = last_of_others(slots, record.id)}
+      local key = next_key()
+      if use(slots).holds_slot(key, record.id, clock) then
+        kept[#kept + 1] = {key = key, others = use(slots).last_of_others(key, record.id)}
       else
         lapsed = true
       end
-    elseif scope and forgiven(scope, name, record.generations[position] or 0, clock) then
-      record.generations[position] = -1
+    elseif scope and use(resets).forgiven(scope, name, generations[position] or 0, clock) then
+      generations[position] = -1
     end
   end
   return lapsed, position
@@ -40,15 +41,16 @@ local function answer_message()
   if not record or record.id ~= id then
     return 'gone'
   end
+  record.generations = record.generations or {}
   local body, held, position, kept = cjson.decode(record.body), true, 0, {}
   for number = 3, #body do
     local lapsed
     lapsed, position = look(body[number], record, position, kept)
     held = held and not lapsed
   end
-  record.renewed = clock
+  record.renewed, record.noted = clock, true
   for _, one in ipairs(kept) do
-    take_slot(one.slots, record.id, body[1], one.others, clock)
+    use(slots).take_slot(one.key, record.id, body[1], one.others, clock)
   end
   write_record(record)
   return held and 'held' or 'lapsed'

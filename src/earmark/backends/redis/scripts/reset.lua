@@ -3,12 +3,13 @@
 
 -- Generations are instants, so that none comes again when the reset before it is over.
 local function forget(scope, name, now)
-  local kind, state = kind_of(name), live(scope, name, now)
-  local over = kind.rules.returns_until(kind, state, now)
+  local kind, state = kind_of(name), scope.states[name]
+  local rules = kind.rules
+  local over = rules.returns_until(kind, state and rules.ends(kind, state) > now and state, now)
   if not over then
     return false
   end
-  local generation = generation_of(scope, name, now)
+  local generation = use(resets).generation_of(scope, name, now)
   scope.resets = scope.resets or {}
   scope.resets[name] = {max(now, generation + 1), min(over, MAX_AMOUNT)}
   scope.states[name] = nil

@@ -3,28 +3,33 @@
 -- processes may know of the reservation].
 -- Twin: MemoryStore.resolve, and earmark.core.settlement.used for what was used.
 
-local UNSENT = {cancel = true, withdraw = true}
-
--- What was used of a metric; nil: what was held.
-local function used_of(metric, verdict, asks)
-  if UNSENT[verdict[1]] then
-    return 0
+-- How much more was used of a metric than was held.
+local function over_of(metric, verdict, asks)
+  local held = asks[metric] or UNASKED[metric] or 0
+  if verdict[1] == 'cancel' or verdict[1] == 'withdraw' then
+    return -held
   end
-  local at_least = verdict[3][metric]
-  return verdict[2][metric] or at_least and max(asks[metric] or 0, at_least)
+  local exact, at_least = verdict[2][metric], verdict[3][metric]
+  return (exact or at_least and max(asks[metric] or 0, at_least) or held) - held
 end
 
 -- Compute what becomes of one limit; returns whether anything has changed.
 local function true_up(scope, name, amount, over, record, position, now)
   local kind, state = kind_of(name), scope.states[name]
+  local rules = kind.rules
+  amount = type(amount) == 'table' and amount[1] or amount
   if over > 0 then
-    scope.states[name] = kind.rules.debit(kind, amount, state, over, now)
+    scope.states[name] = rules.debit(kind, amount, state, over, now)
     return true
   end
-  if forgiven(scope, name, record.generations[position] or 0, now) or not live(scope, name, now) then
+  local noted = record.generations and record.generations[position] or 0
+  if (scope.resets or noted < 0) and use(resets).forgiven(scope, name, noted, now) then
     return false
   end
-  scope.states[name] = kind.rules.give_back(kind, amount, state, -over, record.at, now)
+  if not state or rules.ends(kind, state) <= now then
+    return false
+  end
+  scope.states[name] = rules.give_back(kind, amount, state, -over, record.at, now)
   return true
 end
 
@@ -34,18 +39,15 @@ local function true_up_all(scopes, record, asks, verdict, now)
   for _, scope in ipairs(scopes) do
     local parts, last = scope.parts, 0
     for part = 3, #parts, 2 do
-      local name, amount = parts[part], parts[part + 1]
+      local name = parts[part]
       position = position + 1
       if name == 'c' then
-        last = last_of_others(scope.slots, record.id)
+        last = use(slots).last_of_others(scope.slots, record.id)
         scope.others, scope.changed = last, true
       else
-        local metric = kind_of(name).metric
-        local held = asks[metric] or UNASKED[metric] or 0
-        local over = (used_of(metric, verdict, asks) or held) - held
-        if over ~= 0 then
-          amount = type(amount) == 'table' and amount[1] or amount
-          scope.changed = true_up(scope, name, amount, over, record, position, now) or scope.changed
+        local over = over_of(kind_of(name).metric, verdict, asks)
+        if over ~= 0 and true_up(scope, name, parts[part + 1], over, record, position, now) then
+          scope.changed = true
         end
       end
     end
@@ -55,34 +57,12 @@ local function true_up_all(scopes, record, asks, verdict, now)
   end
 end
 
-local function write_all(scopes, record, now)
-  for _, scope in ipairs(scopes) do
-    if scope.slots then
-      free_slot(scope.slots, record.id, scope.others, now)
-    end
-  end
-  for _, scope in ipairs(scopes) do
-    if scope.changed then
-      write_scope(scope)
-    end
-  end
-end
-
--- What is to be answered where nothing is open: an id that was buried says by whom it was resolved.
-local function answer_closed(verdict, own, grave)
-  local winner = grave and grave.buried
-  if verdict[1] == 'withdraw' and not winner then
-    bury(own, grave_of(verdict[4], clock), clock)
-  end
-  return winner == verdict[4] and 'done' or 'gone'
-end
-
 local function answer_message()
   local verdict, key = cjson.decode(text), next_key()
   local own = named and next_key() or key
   local record = load_record(key)
   if not record or record.id ~= id then
-    return answer_closed(verdict, own, named and load_record(own) or record)
+    return use(identity).answer_closed(verdict, own, named and load_record(own) or record)
   end
   if verdict[1] == 'withdraw' and record.adopted then
     return 'gone'
@@ -91,12 +71,21 @@ local function answer_message()
   local scopes, now = load_scopes(body)
   true_up_all(scopes, record, body[2], verdict, now)
   local late = verdict[5] == 1 or record.again or verdict[1] == 'withdraw'
-  local grave = late and grave_of(verdict[4], now)
+  local grave = late and use(identity).grave_of(verdict[4], now)
   -- The record goes first: should anything fail after all, nothing is given back twice.
   call('DEL', key)
   if grave then
-    bury(own, grave, now)
+    use(identity).bury(own, grave, now)
   end
-  write_all(scopes, record, now)
+  for _, scope in ipairs(scopes) do
+    if scope.slots then
+      use(slots).free_slot(scope.slots, record.id, scope.others, now)
+    end
+  end
+  for _, scope in ipairs(scopes) do
+    if scope.changed then
+      write_scope(scope)
+    end
+  end
   return 'done'
 end

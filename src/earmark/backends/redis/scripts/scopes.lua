@@ -27,9 +27,9 @@ local function render(scope, last, now)
   end
   text = format('[%d,{', now) .. (text or '') .. '}'
   if scope.resets then
-    local resets
-    resets, last = render_resets(scope.resets, last, now)
-    text = text .. resets
+    local rendered
+    rendered, last = use(resets).render_resets(scope.resets, last, now)
+    text = text .. rendered
   end
   scope.text = last > now and text .. ']'
   scope.ttl = ttl(last)
@@ -40,14 +40,5 @@ local function write_scope(scope)
     call('SET', scope.key, scope.text, 'PX', scope.ttl)
   else
     call('DEL', scope.key)
-  end
-end
-
--- The state under a name; nil where it is over.
-local function live(scope, name, now)
-  local state = scope.states[name]
-  if state then
-    local kind = kind_of(name)
-    return kind.rules.ends(kind, state) > now and state or nil
   end
 end
