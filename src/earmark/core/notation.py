@@ -1,8 +1,9 @@
 """How limits, scopes and asks are written down, in a store and in a token: short lists that JSON can hold.
 
 A limit's name is the letter of its algorithm, the window (whole seconds, or microseconds and a "u"), ":" and the
-metric; the usual metrics go by one letter, and any other has "=" in front. Slots are "c". A scope is its key, 1 if it
-is enforced, and of each limit the name and the amount, or [amount, capacity] where that is another.
+metric; the usual metrics go by one letter, and any other has "=" in front. Slots are "c". A scope is its key, of
+each limit the name and the amount, or [amount, capacity] where that is another, and a 0 at the end if it is not
+enforced.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def write_limits(limits: Limits | list[Limit]) -> list[Any]:
 
 def write_scope(scope: Scope) -> list[Any]:
     """A scope with its limits."""
-    return [scope.key, int(scope.enforce), *write_limits(scope.limits)]
+    return [scope.key, *write_limits(scope.limits), *(() if scope.enforce else (0,))]
 
 
 def read_scope(written: list[Any]) -> Scope:
@@ -52,9 +53,13 @@ def read_scope(written: list[Any]) -> Scope:
     Raises:
         ValueError, TypeError, IndexError: it has not written this.
     """
-    key, enforced, *parts = written
+    key, *parts = written
+    enforce = len(parts) % 2 == 0
+    if not enforce and (type(parts[-1]) is not int or parts.pop() != 0):
+        msg = "a scope ends with a limit or with 0"
+        raise ValueError(msg)
     pairs = zip(parts[::2], parts[1::2], strict=True)
-    return Scope(key, Limits(also=[_limit(*pair) for pair in pairs]), enforce=bool(enforced))
+    return Scope(key, Limits(also=[_limit(*pair) for pair in pairs]), enforce=enforce)
 
 
 def write_amounts(amounts: Mapping[str, int]) -> dict[str, int]:

@@ -6,7 +6,7 @@ local function load_scopes(body)
   for position = 3, #body do
     local parts = body[position]
     local scope, latest = load_scope(next_key(), parts)
-    for part = 3, #parts, 2 do
+    for part = 2, #parts - 1, 2 do
       if parts[part] == 'c' then
         scope.slots = next_key()
       end
@@ -23,7 +23,8 @@ local function judge(scopes, asks, now)
   local seen, refused, generations, position = format('%d', now), false, nil, 0
   for _, scope in ipairs(scopes) do
     local parts, states = scope.parts, scope.states
-    for part = 3, #parts, 2 do
+    local enforced = #parts % 2 == 1
+    for part = 2, #parts - 1, 2 do
       local name, amount, ask, in_use = parts[part], parts[part + 1], 1, 0
       local capacity, told = amount
       if type(amount) == 'table' then
@@ -50,7 +51,7 @@ local function judge(scopes, asks, now)
         end
       end
       seen = seen .. ' ' .. told
-      refused = refused or ask and parts[2] == 1 and in_use + max(ask, 1) > capacity
+      refused = refused or ask and enforced and in_use + max(ask, 1) > capacity
     end
   end
   return seen, refused, generations

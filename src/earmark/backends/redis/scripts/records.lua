@@ -1,6 +1,6 @@
 -- Open reservations: one string each, of two lines or three: the instant and what was seen; the message that made it;
--- and its notes, where there are any. The message is [lease, asks, scope, ...], a scope [key, enforced, limit's name,
--- amount or {amount, capacity}, ...]. Twin: earmark.backends.book, and earmark.core.hold for what a hold is.
+-- and its notes, where there are any. The message is [lease, asks, scope, ...], a scope [key, limit's name, amount or
+-- {amount, capacity}, ..., 0 where it is not enforced]. Twin: earmark.backends.book, and earmark.core.hold for what a hold is.
 
 local function load_record(key)
   local kept = call('GET', key)

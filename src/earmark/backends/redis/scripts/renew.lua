@@ -4,7 +4,7 @@
 -- Twin: Book.renew.
 
 local function has_bucket(parts)
-  for part = 3, #parts, 2 do
+  for part = 2, #parts - 1, 2 do
     if string.byte(parts[part]) == 98 then
       return true
     end
@@ -15,7 +15,7 @@ end
 local function look(parts, record, position, kept)
   local scope, lapsed = has_bucket(parts) and load_scope(next_key(), parts), false
   local generations = record.generations
-  for part = 3, #parts, 2 do
+  for part = 2, #parts - 1, 2 do
     local name = parts[part]
     position = position + 1
     if name == 'c' then

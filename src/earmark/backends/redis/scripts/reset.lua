@@ -23,7 +23,7 @@ local function answer_message()
     return 'done'
   end
   for _, scope in ipairs(scopes) do
-    for part = 3, #scope.parts, 2 do
+    for part = 2, #scope.parts - 1, 2 do
       if scope.parts[part] ~= 'c' then
         scope.changed = forget(scope, scope.parts[part], now) or scope.changed
       end

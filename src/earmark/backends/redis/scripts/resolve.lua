@@ -38,7 +38,7 @@ local function true_up_all(scopes, record, asks, verdict, now)
   local position = 0
   for _, scope in ipairs(scopes) do
     local parts, last = scope.parts, 0
-    for part = 3, #parts, 2 do
+    for part = 2, #parts - 1, 2 do
       local name = parts[part]
       position = position + 1
       if name == 'c' then
