@@ -62,9 +62,14 @@ def read_scope(written: list[Any]) -> Scope:
     return Scope(key, Limits(also=[_limit(*pair) for pair in pairs]), enforce=enforce)
 
 
+def write_metric(metric: str) -> str:
+    """The letter of a metric."""
+    return _METRICS.get(metric) or f"={metric}"
+
+
 def write_amounts(amounts: Mapping[str, int]) -> dict[str, int]:
     """Amounts by the letter of their metric."""
-    return {_METRICS.get(metric) or f"={metric}": amount for metric, amount in amounts.items()}
+    return {write_metric(metric): amount for metric, amount in amounts.items()}
 
 
 def read_amounts(written: Mapping[str, int]) -> dict[str, int]:
@@ -77,8 +82,7 @@ def _name(limit: Limit) -> str:
         return _SLOT
     whole, rest = divmod(limit.window_us, MICROSECONDS)
     length = f"{limit.window_us}u" if rest else str(whole)
-    metric = _METRICS.get(limit.metric) or f"={limit.metric}"
-    return f"{_LETTERS[limit.algorithm]}{length}:{metric}"
+    return f"{_LETTERS[limit.algorithm]}{length}:{write_metric(limit.metric)}"
 
 
 def _limit(name: str, amount: int | list[int]) -> Limit:

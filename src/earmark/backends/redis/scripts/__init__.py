@@ -73,7 +73,9 @@ def scripts(*, allow_oom: bool) -> Scripts:
 
 
 def _script(flags: str, verb: str) -> Script:
-    text = flags + "\n".join(_text(name) for name in ("begin", *_NEEDED[verb], verb, "answer"))
+    inner = "\n".join(_text(name) for name in (*_NEEDED[verb], verb, "answer"))
+    # What a function takes from another function costs less than what it takes from where that one stands.
+    text = f"{flags}{_text('begin')}\nlocal function run()\n\n{inner}\nend\n\nreturn run()\n"
     return Script(text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - the server's own name for it
 
 

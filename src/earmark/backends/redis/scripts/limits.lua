@@ -11,10 +11,12 @@ local kinds = {}
 local function kind_of(name)
   local kind = kinds[name]
   if not kind then
-    local letter, length, unit, metric = string.match(name, '^(.)(%d+)(u?):(.*)$')
+    local colon = string.find(name, ':', 1, true)
+    local length = string.sub(name, 2, colon - 1)
+    local seconds = tonumber(length)
     kind = {
-      rules = use(ALGORITHMS[letter]), metric = metric, json = cjson.encode(name),
-      window = tonumber(length) * (unit == 'u' and 1 or 1000000),
+      rules = use(ALGORITHMS[string.sub(name, 1, 1)]), metric = string.sub(name, colon + 1), json = cjson.encode(name),
+      window = seconds and seconds * 1000000 or tonumber(string.sub(length, 1, -2)),
     }
     kinds[name] = kind
   end
