@@ -204,7 +204,7 @@ def test_keys_come_from_keys() -> None:
         ("renew", "{key = key,", "{key = name,"),
         ("reset", "next_key()\n", "id\n"),
         ("reserve", "cjson.decode(text), next_key()", "cjson.decode(text), 'r:' .. id"),
-        ("reserve", "key = key, id = id", "key = id, id = id"),
+        ("reserve", "write_record(key, kept", "write_record(id, kept"),
     ],
 )
 def test_a_key_from_elsewhere_is_found(file: str, line: str, instead: str) -> None:

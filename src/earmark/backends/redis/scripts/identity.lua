@@ -33,8 +33,7 @@ local function identity()
     end
     record.again = record.again or again
     record.adopted = record.adopted or not same
-    record.noted = record.noted or record.again or record.adopted
-    write_record(record)
+    write_record(record.key, use(notes).with_notes(record), max(record.at, record.renewed))
     if same then
       return 'held ' .. record.seen
     end

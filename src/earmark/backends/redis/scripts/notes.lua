@@ -5,7 +5,6 @@
 local function notes()
   local function read_notes(record, written)
     local owner, flags, renewed, generations = string.match(written, '^(%S+) (%d) (%d+)(.*)$')
-    record.noted = true
     if owner ~= '-' then
       record.id, record.named = owner, true
     end
@@ -17,14 +16,15 @@ local function notes()
     end
   end
 
-  local function write_notes(record)
+  -- The whole record, with them.
+  local function with_notes(record)
     local flags = (record.adopted and 1 or 0) + (record.again and 2 or 0)
     local written = format('%s %d %d', record.named and record.id or '-', flags, record.renewed)
     for position, generation in pairs(record.generations or {}) do
       written = written .. format(' %d=%d', position, generation)
     end
-    return written
+    return record.seen .. '\n' .. record.body .. '\n' .. written
   end
 
-  return {read_notes = read_notes, write_notes = write_notes}
+  return {read_notes = read_notes, with_notes = with_notes}
 end

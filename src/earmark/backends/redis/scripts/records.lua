@@ -23,10 +23,7 @@ local function load_record(key)
   return max(record.at, record.renewed) + KEEP > clock and record or nil
 end
 
-local function write_record(record)
-  local kept = record.seen .. '\n' .. record.body
-  if record.noted then
-    kept = kept .. '\n' .. use(notes).write_notes(record)
-  end
-  call('SET', record.key, kept, 'PX', ttl(max(record.at, record.renewed) + KEEP))
+-- `last` is when it was made or renewed last.
+local function write_record(key, kept, last)
+  call('SET', key, kept, 'PX', ttl(last + KEEP))
 end

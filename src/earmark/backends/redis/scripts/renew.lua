@@ -48,10 +48,10 @@ local function answer_message()
     lapsed, position = look(body[number], record, position, kept)
     held = held and not lapsed
   end
-  record.renewed, record.noted = clock, true
+  record.renewed = clock
   for _, one in ipairs(kept) do
     use(slots).take_slot(one.key, record.id, body[1], one.others, clock)
   end
-  write_record(record)
+  write_record(record.key, use(notes).with_notes(record), max(record.at, clock))
   return held and 'held' or 'lapsed'
 end

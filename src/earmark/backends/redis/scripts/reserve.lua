@@ -48,9 +48,12 @@ local function answer_message()
       write_scope(scope)
     end
   end
-  write_record({
-    key = key, id = id, named = named, at = now, renewed = 0, again = again, seen = seen, generations = generations,
-    body = text, noted = named or again or generations,
-  })
+  local kept = seen .. '\n' .. text
+  if named or again or generations then
+    kept = use(notes).with_notes({
+      id = id, named = named, again = again, renewed = 0, generations = generations, seen = seen, body = text,
+    })
+  end
+  write_record(key, kept, now)
   return 'held ' .. seen
 end
