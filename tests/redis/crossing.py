@@ -81,7 +81,7 @@ class Crossing:
         assert [one["concurrency"] for one in await self.used()] == [0, 0, 0]
 
     async def __aenter__(self) -> Self:
-        """Connect, and have every master know both scripts."""
+        """Connect, and have every master know all scripts."""
         for limiter in (self.limiter, self.straight):
             reservation = await limiter.pre_commit(*self.scopes)
             await reservation.cancel()

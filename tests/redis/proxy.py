@@ -297,7 +297,7 @@ class Way:
         assert (await self.used())["concurrency"] == 0
 
     async def __aenter__(self) -> Self:
-        """Connect, and have the server know both scripts."""
+        """Connect, and have the server know all scripts."""
         for limiter in (self.limiter, self.straight):
             reservation = await limiter.pre_commit(SCOPE)
             await reservation.cancel()

@@ -206,8 +206,8 @@ async def test_a_replica_takes_nothing(way: Way, stale: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["reserve", "resolve"])
-async def test_a_replica_is_an_outage_for_both_scripts(way: Way, verb: str) -> None:
-    """The two scripts are refused in different ways: one before it runs, one at its first write."""
+async def test_a_replica_is_an_outage_for_both_kinds_of_scripts(way: Way, verb: str) -> None:
+    """What takes is refused before it runs, and what frees at its first write."""
     held = await way.limiter.pre_commit(SCOPE, tokens=300)
     with way.server.client() as admin:
         admin.execute_command("REPLICAOF", HOST, free_port())

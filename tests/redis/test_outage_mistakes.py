@@ -158,7 +158,7 @@ async def test_the_horizon_is_a_setting(shared_redis: RedisServer, namespace: st
             grave = client.get(key)
         end = round((way.clock() + 7.5) * 1_000_000)
         assert isinstance(grave, bytes)
-        assert grave.startswith(b"[%d," % end)
+        assert grave.startswith(b"%d " % end)
 
 
 @pytest.mark.parametrize("horizon", [0, -1, 3_601, True, "60", None, float("nan")])

@@ -18,9 +18,9 @@ from redis.backoff import NoBackoff
 
 from earmark.backends.redis.chart import Address, Range
 from earmark.backends.redis.client import Client
-from earmark.backends.redis.connection import Connection, Dialed, command
+from earmark.backends.redis.connection import Connection, Dialed, command, load
 from earmark.backends.redis.failures import StoreError, is_outage
-from earmark.backends.redis.scripts import COMMANDS, Script, scripts
+from earmark.backends.redis.scripts import COMMANDS, Scripts, scripts
 
 logger = logging.getLogger("earmark.redis")
 
@@ -79,9 +79,8 @@ class Dialer:
             if self._check_clock:
                 await _check_clock(connection)
             if self._probe is not None:
-                script = scripts(allow_oom=flags).free
-                clustered = self._node is not None
-                await _check_rights(connection, script, self._probe, clustered=clustered)
+                known, clustered = scripts(allow_oom=flags), self._node is not None
+                await _check_rights(connection, known, self._probe, clustered=clustered)
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -199,17 +198,17 @@ async def _check_clock(connection: Connection) -> None:
 
 
 async def _check_rights(
-    connection: Connection, script: Script, probe: str, *, clustered: bool
+    connection: Connection, scripts: Scripts, probe: str, *, clustered: bool
 ) -> None:
     """See that this user's scripts may run every command: one that is denied half-way would leave things half done."""
     keys = (str(len(COMMANDS)), *[probe] * len(COMMANDS))
     messages = [f"1 0 0 rights {name} {name}" for name in COMMANDS]
-    call = ("EVALSHA", script.sha, *keys, *("0", "0", "0", "0"), *messages)
+    call = ("EVALSHA", scripts["rights"].sha, *keys, *("0", "0", "0", "0"), *messages)
     try:
         try:
             told = await command(connection, *call)
         except exceptions.NoScriptError:
-            await command(connection, "SCRIPT", "LOAD", script.text)
+            await load(connection, scripts)
             told = await command(connection, *call)
     except exceptions.ResponseError as error:
         if not clustered and isinstance(error, exceptions.MovedError):

@@ -1,4 +1,4 @@
-"""One round trip: the messages of everybody on board as calls of two scripts, and everybody's own answer."""
+"""One round trip: the messages of everybody on board, one call of a script for each verb, and everyone's answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 from redis import exceptions
 
 from earmark.backends.redis.asked import Again, Asked
-from earmark.backends.redis.connection import Connection, Dialed, command
+from earmark.backends.redis.connection import Connection, Dialed, load, pack
 from earmark.backends.redis.failures import Outage, StoreError, is_outage, reason_of
-from earmark.backends.redis.scripts import TAKES, Script
+from earmark.backends.redis.scripts import Script, Scripts
 
 Call = tuple[Script, list[Asked]]
 """A script, and those whose messages it is to answer."""
@@ -38,9 +38,7 @@ async def exchange(
         flight: who is on board.
     """
     connection, scripts = dialed
-    frees = [asked for asked in flight if asked.message.verb not in TAKES]
-    takes = [asked for asked in flight if asked.message.verb in TAKES]
-    calls = [*_calls(scripts.free, frees), *_calls(scripts.take, takes)]
+    calls = _calls(scripts, flight)
     ailing: Outage | None = None
     for way in _WAYS:
         calls, ails = await _call(connection, way, header(), calls)
@@ -48,19 +46,24 @@ async def exchange(
         if not calls:
             break
         # The server was restarted, or its scripts were flushed: none of these calls has been run.
-        for script, _ in calls:
-            await command(connection, "SCRIPT", "LOAD", script.text)
+        await load(connection, scripts)
     return ailing
 
 
-def _calls(script: Script, batch: list[Asked]) -> list[Call]:
-    """The messages of each group as one call; a script reaches one slot of a cluster alone."""
-    if not batch or batch[0].group is None:
-        return [(script, batch)] if batch else []
-    groups: dict[object, list[Asked]] = {}
-    for asked in batch:
+def _calls(scripts: Scripts, flight: list[Asked]) -> list[Call]:
+    """One for each verb, in the order of the scripts, and group: a script reaches one slot of a cluster alone."""
+    if len(flight) == 1:
+        return [(scripts[flight[0].message.verb], flight)]
+    batches: dict[str, dict[object, list[Asked]]] = {}
+    for asked in flight:
+        groups = batches.setdefault(asked.message.verb, {})
         groups.setdefault(asked.group, []).append(asked)
-    return [(script, group) for group in groups.values()]
+    return [
+        (script, batch)
+        for verb, script in scripts.items()
+        if verb in batches
+        for batch in batches[verb].values()
+    ]
 
 
 async def _call(
@@ -73,8 +76,8 @@ async def _call(
         arguments = [asked.message.text(again=asked.again) for asked in batch]
         name = script.sha if way == "EVALSHA" else script.text
         if batch[0].asking:
-            packed.extend(connection.pack_command("ASKING"))
-        packed.extend(connection.pack_command(way, name, len(keys), *keys, *header, *arguments))
+            packed.append(pack("ASKING"))
+        packed.append(pack(way, name, str(len(keys)), *keys, *header, *arguments))
     await connection.send_packed_command(packed, check_health=False)
     unknown: list[Call] = []
     ailing: Outage | None = None

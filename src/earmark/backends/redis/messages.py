@@ -15,7 +15,14 @@ from earmark.backends.redis.keys import Keys, TaggedKeys
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
 from earmark.core.joint import Joint
-from earmark.core.notation import read_amounts, read_scope, write_amounts, write_limits, write_scope
+from earmark.core.notation import (
+    read_amounts,
+    read_scope,
+    write_amounts,
+    write_limits,
+    write_metric,
+    write_scope,
+)
 from earmark.ids import name_of, next_id
 from earmark.limits import CONCURRENCY, Limit, Limits, Scope
 
@@ -27,7 +34,7 @@ class Message(NamedTuple):
     """One message.
 
     Attributes:
-        verb: what is to be done: the name of the part of a script that does it.
+        verb: what is to be done: the name of its script.
         id: names the message, and for a reservation's the reservation; the answer begins with it.
         keys: every key that it touches.
         body: JSON.
@@ -253,8 +260,15 @@ def hold_of(decision: Decided, request_id: str) -> Hold:
 
 
 def _amounts(amounts: Mapping[str, int]) -> str:
-    """Amounts by metric, as they stand in a body."""
-    return _json(write_amounts(amounts)) if amounts else "{}"
+    """Amounts by metric, as they stand in a body. By hand, since a JSON encoder costs more than all the rest."""
+    return (
+        f"{{{','.join([f'{_quoted(metric)}:{amount:d}' for metric, amount in amounts.items()])}}}"
+    )
+
+
+@lru_cache(maxsize=1_024)
+def _quoted(metric: str) -> str:
+    return _json(write_metric(metric))
 
 
 _json: Final = json.JSONEncoder(separators=(",", ":")).encode

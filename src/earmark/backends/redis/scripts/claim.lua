@@ -3,23 +3,21 @@
 -- reserve with every scope, for whoever asks by the same name; without the first line it is a look whether the name is
 -- free, before anything is taken. The parts are what is given back: here is nothing but who was first.
 
-local records = use('records')
-
-return function(message)
-  local newline = string.find(message.body, '\n', 1, true)
-  local text = string.sub(message.body, newline + 1)
-  local key = message.next_key()
-  local record, identity = records.load(key, message.now), use('identity')
-  if identity.is_over(message, record) then
+local function answer_message()
+  local key = next_key()
+  local record, former = load_record(key), load_record(next_key())
+  if former and former.id ~= id then
     return 'gone'
   end
+  local newline = string.find(text, '\n', 1, true)
+  local seen, asked = string.sub(text, 1, newline - 1), string.sub(text, newline + 1)
   if record and not record.buried then
-    return identity.answer_again(message, record, cjson.decode(text), record.seen)
+    return use(identity).answer_again(record, cjson.decode(asked), record.seen)
   end
-  local at, seen = string.match(string.sub(message.body, 1, newline - 1), '^(%d+) ?(.*)$')
-  if not at then
+  if seen == '' then
     return 'free'
   end
-  records.write(key, message.id, tonumber(at), 0, false, message.again, seen, {}, text)
-  return format('held %s %s', at, seen)
+  local kept = use(notes).with_notes({id = id, named = true, again = again, renewed = 0, seen = seen, body = asked})
+  write_record(key, kept, tonumber(string.match(seen, '^%d+')))
+  return 'held ' .. seen
 end
