@@ -89,9 +89,9 @@ class MeasuredCluster(Measured):
     def _is_empty(self, key: str) -> bool:
         if ":c:" not in key:
             return False
-        _, *states = json.loads(self._look.get(key) or "[0]")
-        counts = {"f": slice(2, 3), "s": slice(2, 4), "b": slice(1, 2)}
-        return all(not any(state[counts.get(state[0][0], slice(1, 2))]) for state in states)
+        _, states, *resets = json.loads(self._look.get(key) or "[0,{}]")
+        counts = {"f": slice(1, 2), "s": slice(1, 3), "b": slice(0, 1)}
+        return not resets and all(not any(state[counts[name[0]]]) for name, state in states.items())
 
 
 class ClusterStore(Store):
