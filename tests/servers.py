@@ -42,10 +42,11 @@ class RedisServer:
 
     Args:
         settings: lines of its configuration, as arguments: `"--maxmemory", "10mb"`.
+        program: the server; by default the machine's own.
     """
 
-    def __init__(self, *settings: str) -> None:
-        program = shutil.which("redis-server")
+    def __init__(self, *settings: str, program: str | None = None) -> None:
+        program = program or shutil.which("redis-server")
         if program is None:
             pytest.fail("redis-server is missing: sudo apt install redis-server (`make test` does)")
         self._program = program
@@ -223,22 +224,22 @@ class RedisCluster:
 
     Args:
         count: so many.
-        settings: lines of the configuration of each, as arguments.
+        program: the server of each; by default the machine's own.
     """
 
-    def __init__(self, count: int = 3, *settings: str) -> None:
+    def __init__(self, count: int = 3, program: str | None = None) -> None:
+        self._program = program
         # Where one is lost, the others serve what they have.
         self._settings = (
             *("--cluster-enabled", "yes", "--cluster-node-timeout", "2000"),
             *("--cluster-require-full-coverage", "no"),
-            *settings,
         )
         self.masters = [self.node() for _ in range(count)]
         self._others: list[RedisServer] = []
 
-    def node(self, *settings: str) -> RedisServer:
+    def node(self) -> RedisServer:
         """One more node, which knows nobody."""
-        server = RedisServer(*self._settings, *settings)
+        server = RedisServer(*self._settings, program=self._program)
         while not _is_free(server.port + _BUS):
             server.port = free_port()
         return server
@@ -247,11 +248,6 @@ class RedisCluster:
     def url(self) -> str:
         """Where one of them listens."""
         return self.masters[0].url
-
-    @property
-    def nodes(self) -> list[tuple[str, int]]:
-        """Where all of them listen."""
-        return [(HOST, server.port) for server in self.masters]
 
     def start(self) -> Self:
         """Start all, give each its slots, and wait until every one knows of all."""
@@ -355,9 +351,9 @@ def _is_free(port: int) -> bool:
 
 
 @contextmanager
-def redis_cluster(count: int = 3, *settings: str) -> Iterator[RedisCluster]:
+def redis_cluster(count: int = 3, program: str | None = None) -> Iterator[RedisCluster]:
     """A cluster of its own."""
-    cluster = RedisCluster(count, *settings)
+    cluster = RedisCluster(count, program)
     try:
         yield cluster.start()
     finally:

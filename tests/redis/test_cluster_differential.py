@@ -40,7 +40,7 @@ class OfFirstSlot(Side):
             return answer
         denials = answer[1]
         refusing = {tag_of(denial.key) for denial in denials}
-        slots = [tag_of(scope.key) for scope in scopes]
+        slots = [tag_of(scope.key) for scope in scopes if scope.limits.all]
         first = min(refusing, key=slots.index)
         left = tuple(denial for denial in denials if tag_of(denial.key) == first)
         waits = [denial.retry_after for denial in left if denial.retry_after is not None]

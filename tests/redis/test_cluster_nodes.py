@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -211,8 +212,6 @@ def test_a_client_of_a_cluster_that_was_handed_in_serves_one_loop(
     cluster: RedisCluster, namespace: str
 ) -> None:
     """R19: as every client that was handed in."""
-    import asyncio
-
     client = redis.asyncio.RedisCluster(host=HOST, port=cluster.masters[0].port)
     scopes = scopes_on(cluster, namespace)
 
@@ -233,3 +232,33 @@ def test_a_client_of_a_cluster_that_was_handed_in_serves_one_loop(
         other.run(limiter.aclose())
     look = Look(cluster)
     assert all(look.pttl(key) != -1 for key in look.scan_iter(f"{namespace}*"))
+
+
+def test_a_program_that_never_closes_leaves_nothing_undone(
+    cluster: RedisCluster, namespace: str
+) -> None:
+    """R16, R19: what its callers leave when their loop ends is done, on every slot, before the lines end."""
+    limiter = limiter_on(cluster, namespace, timeout=10.0)
+    scopes = scopes_on(cluster, namespace)
+
+    async def never_closes() -> None:
+        settled = await limiter.pre_commit(*scopes, tokens=300, request_id="q")
+        is_held = asyncio.Event()
+
+        async def holds() -> None:
+            async with await limiter.pre_commit(*scopes, tokens=7):
+                is_held.set()
+                await asyncio.Event().wait()
+
+        holding = asyncio.create_task(holds())
+        await is_held.wait()
+        left = (holding, asyncio.create_task(settled.settle_success(120)))
+        assert not any(task.done() for task in left)
+
+    async def look() -> None:
+        async with limiter:
+            assert [await used(limiter, scope) for scope in scopes] == [(2, 127, 0)] * 3
+            assert limiter.health().owed == 0
+
+    asyncio.run(never_closes())
+    asyncio.run(look())

@@ -182,6 +182,23 @@ async def test_a_settlement_whose_reply_is_lost_at_each_slot(
         await cross.check(*[{"requests": 1, "tokens": 120}] * 3)
 
 
+async def test_a_name_whose_master_is_out_of_reach_is_resolved_later(
+    shared_cluster: RedisCluster, namespace: str
+) -> None:
+    """R5, R10: everything waits for it, since who resolves it first has won; slots go after one lease."""
+    async with crossing(shared_cluster, namespace) as cross:
+        home = shared_cluster.masters.index(shared_cluster.owner(slot_of("q")))
+        reservation = await cross.limiter.pre_commit(*cross.scopes, tokens=300, request_id="q")
+        await cross.ways[home].refuse()
+        assert await reservation.settle_success(120) is True
+        assert cross.limiter.health().owed == 1
+        assert await cross.used() == [TAKEN] * 3
+        cross.clock.advance(LEASE)
+        assert await cross.used() == [{**TAKEN, "concurrency": 0}] * 3
+        await cross.ways[home].accept()
+        await cross.check(*[{"requests": 1, "tokens": 120}] * 3)
+
+
 async def test_two_processes_share_a_name_over_several_slots(
     shared_cluster: RedisCluster, namespace: str
 ) -> None:

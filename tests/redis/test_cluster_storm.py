@@ -34,6 +34,7 @@ pytestmark = pytest.mark.anyio
 TASKS: Final = 60
 SLOTS: Final = 4
 ASKED: Final = 50
+LEASE: Final = 5.0
 REQUESTS: Final = examples(4_000)
 
 REACHED: Final = Reached("storm on a cluster")
@@ -55,6 +56,11 @@ def cluster() -> Iterator[RedisCluster]:
 class Storm:
     """The callers, and what they were told.
 
+    Args:
+        limiters: what they use.
+        scopes: of requests without a name.
+        shared: of requests under names that two callers ask for.
+
     Attributes:
         certain: by key, the tokens of reservations that nobody else knew, by how each has ended.
         possible: the most that those can have counted which two callers asked for under one name.
@@ -62,9 +68,10 @@ class Storm:
         most: the most that certainly did.
     """
 
-    def __init__(self, limiters: list[Limiter], scopes: list[Scope]) -> None:
+    def __init__(self, limiters: list[Limiter], scopes: list[Scope], shared: list[Scope]) -> None:
         self.limiters = limiters
         self.scopes = scopes
+        self.shared = shared
         self.random = random.Random(11)
         self.certain: Counter[str] = Counter()
         self.possible: Counter[str] = Counter()
@@ -100,7 +107,7 @@ class Storm:
         """One request; every fifth is asked under a name that another caller asks as well."""
         named = number % 10 < 2
         chosen = random.Random(number // 2 if named else number)
-        scopes = chosen.sample(self.scopes, chosen.choice((1, 2, 3)))
+        scopes = chosen.sample(self.shared if named else self.scopes, chosen.choice((1, 2, 3)))
         name = f"req-{number // 2}" if named else None
         limiter = self.limiters[number % len(self.limiters)]
         try:
@@ -155,17 +162,24 @@ async def disturb(cluster: RedisCluster, slot: int, stop: asyncio.Event) -> int:
 
 async def test_a_storm_breaks_no_promise_on_a_cluster(cluster: RedisCluster) -> None:
     """R1, R2, R5, R9, R10, R14, R16: no slot too many, each settlement once on every slot, nothing left behind."""
-    keys = [key for prefix in ("x", "y", "z") for key in spread(cluster, prefix)]
     limits = Limits(concurrency=SLOTS, also=[Limit("tokens", 2**50, 4e9)])
-    scopes = [Scope(key, limits) for key in keys]
-    settings: dict[str, Any] = {"cluster": True, "timeout": 2.0, "on_outage": "closed"}
+    scopes, shared = (
+        [Scope(key, limits) for prefix in prefixes for key in spread(cluster, prefix)]
+        for prefixes in (("x", "y"), ("z",))
+    )
+    settings: dict[str, Any] = {
+        "cluster": True,
+        "timeout": 2.0,
+        "on_outage": "closed",
+        "lease": LEASE,
+    }
     async with (
         Limiter(RedisBackend.from_url(cluster.url, **settings)) as one,
         Limiter(RedisBackend.from_url(cluster.url, **settings)) as other,
     ):
-        storm = Storm([one, other], scopes)
+        storm = Storm([one, other], scopes, shared)
         stop = asyncio.Event()
-        disturbing = asyncio.create_task(disturb(cluster, slot_of(keys[0]), stop))
+        disturbing = asyncio.create_task(disturb(cluster, slot_of(scopes[0].key), stop))
         await storm.run()
         stop.set()
         moves = await disturbing
@@ -176,13 +190,15 @@ async def test_a_storm_breaks_no_promise_on_a_cluster(cluster: RedisCluster) -> 
             assert health.admitted_without_store == 0
         for status in await one.peek(*scopes):
             assert status["concurrency"].used == 0
-            certain, possible = storm.certain[status.key], storm.possible[status.key]
-            assert certain <= status["tokens"].used <= certain + possible
+            assert status["tokens"].used == storm.certain[status.key]
+        for status in await one.peek(*shared):
+            assert status["tokens"].used <= storm.possible[status.key]
     assert storm.most <= SLOTS
     look = Look(cluster)
     for client in look.clients:
         assert all(client.pttl(key) != -1 for key in client.scan_iter("earmark*"))
-        assert not list(client.scan_iter("earmark*:s:*"))
+    # Two callers of one name who are both cancelled leave a hold behind, for one lease.
+    await until(lambda: not [*look.scan_iter("earmark*:s:*")])
     for what, count in (*storm.met.items(), ("moves of a slot", moves)):
         REACHED.count(what, count)
     wanted = {"cancelled", "RateLimited", "settled", "abandoned", "over 3"}

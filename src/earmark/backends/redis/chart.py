@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Final, NamedTuple
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -73,15 +72,14 @@ class Chart:
 
     def tag_at(self, master: Address) -> str | None:
         """A tag of keys that are there; None where none can be."""
-        return next((tag for slot, tag in _tags().items() if self._owners[slot] == master), None)
+        tags = map(str, range(SLOTS))
+        return next((tag for tag in tags if self._owners[_slot_of_key(tag)] == master), None)
 
 
 def slot_of(message: Message) -> int:
     """The slot of all keys of a message."""
-    return int(key_slot(message.keys[0].encode()))
+    return _slot_of_key(message.keys[0])
 
 
-@cache
-def _tags() -> dict[int, str]:
-    """By slot the tag of keys that are on it; some slots have none."""
-    return {int(key_slot(str(tag).encode())): str(tag) for tag in range(SLOTS)}
+def _slot_of_key(key: str) -> int:
+    return int(key_slot(key.encode()))

@@ -116,9 +116,8 @@ class Several:
                     claimed = await self._claim(hold, decision)
                     decision = decision if claimed.word == "held" else claimed
         except (Outage, StoreError) as error:
-            if (
-                len(taken) == len(parts) and error.sent
-            ):  # it may have its name, and somebody else too by now
+            # After a claim that may have been applied somebody else may have the reservation by now.
+            if len(taken) == len(parts) and error.sent:
                 self._owe(self._resolution(hold, "withdraw", NOTHING, NOTHING))
             else:
                 await self._give_back(taken)
@@ -166,9 +165,7 @@ class Several:
         """Undo what was taken: nobody else can know of it yet."""
         private = [_part(part, part.scopes, travels=False) for part in taken]
         cancels = [self._messages.resolve(part, "cancel", NOTHING, NOTHING) for part in private]
-        for error in await self._carry(cancels):
-            if isinstance(error, StoreError):
-                raise error
+        await self._carry(cancels, has_begun=True)
 
     async def resolve(
         self, hold: Hold, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
