@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import reached
 from tests.scale import FACTORS, PROFILE, examples
-from tests.servers import RedisServer, redis_server
+from tests.servers import RedisCluster, RedisServer, redis_cluster, redis_server
 
 # No deadline and no "too slow": a shared machine's pauses are no fault of the code under test.
 for _profile in FACTORS:
@@ -65,6 +65,13 @@ def shared_redis() -> Iterator[RedisServer]:
     """One server for all tests of this process that do not break it; each takes a namespace of its own."""
     with redis_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[RedisCluster]:
+    """One cluster of three masters for all tests of this process that do not break it."""
+    with redis_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

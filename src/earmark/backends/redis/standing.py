@@ -8,6 +8,7 @@ from typing import Final
 
 from earmark.backends.health import Health
 from earmark.backends.redis.owed import Outbox
+from earmark.backends.redis.rack import Rack
 
 logger = logging.getLogger("earmark.redis")
 
@@ -27,7 +28,7 @@ class Standing:
         outbox: what the store is owed.
     """
 
-    def __init__(self, on_outage: str, local_share: float, outbox: Outbox) -> None:
+    def __init__(self, on_outage: str, local_share: float, outbox: Outbox | Rack) -> None:
         self._worst_case = _WORST_CASES[on_outage].format(share=local_share)
         self._on_outage = on_outage
         self._outbox = outbox
