@@ -1,5 +1,5 @@
 -- Note that a process is alive, and count those that are. Key: the set of them, in which each has a place under a lease as
--- the holder of a slot has. The body is the lease. It has no twin: one process has one memory.
+-- the holder of a slot has. The body is the lease. Twin: earmark.backends.redis.replicas, which says so.
 
 local function answer_message()
   local key = next_key()
