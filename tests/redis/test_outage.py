@@ -348,7 +348,7 @@ async def test_an_outage_is_warned_of_once(
 def test_an_outage_of_many_loops_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """B52: it is over when the last line is back, or gone."""
     caplog.set_level("INFO", logger="earmark.redis")
-    standing = Standing("local", 1.0, Outbox(1))
+    standing = Standing("closed", str, Outbox(1))
     for _ in range(3):
         standing.lost()
         standing.found("gone", passes=True)

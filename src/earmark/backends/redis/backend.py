@@ -24,6 +24,7 @@ from earmark.backends.redis.fallback import LocalShare
 from earmark.backends.redis.lines import Lines, Post, of_every_loop, of_one_loop
 from earmark.backends.redis.messages import Decided, Message, Messages, decided, hold_of, states
 from earmark.backends.redis.renewal import Renewal
+from earmark.backends.redis.replicas import Presence, Replicas
 from earmark.backends.redis.settings import count, seconds, share
 from earmark.backends.redis.several import Parts, Several, slices_of
 from earmark.backends.redis.standing import Standing
@@ -68,7 +69,7 @@ class RedisBackend:
             of every amount; `open`, nobody, every request is admitted; `closed`, nobody, `BackendUnavailable` is
             raised.
         local_share: of every amount, above 0 and at most 1. The worst case of an outage is as many shares as there
-            are processes.
+            are processes. With `auto` the processes count one another, and each gives out its part.
         outbox: how many messages are kept for a store that cannot be reached.
         horizon: seconds for which it is remembered that a reservation is over, where a late copy of a message
             could count it twice; at most an hour.
@@ -90,7 +91,7 @@ class RedisBackend:
         lease: float = 60.0,
         timeout: float = 0.5,
         on_outage: OnOutage = "local",
-        local_share: float = 1.0,
+        local_share: float | Literal["auto"] = 1.0,
         outbox: int = 10_000,
         horizon: float = 60.0,
     ) -> None:
@@ -114,8 +115,11 @@ class RedisBackend:
         self._on_outage = on_outage
         self._lengths = (str(_KEEP_US), str(round(seconds("horizon", horizon) * MICROSECONDS)))
         self._local = LocalShare(share(local_share), self._reading, lease_us, self.desk)
+        counts = (on_outage, local_share) == ("local", "auto")
+        self._replicas = Replicas(self._local, lease_us / MICROSECONDS) if counts else None
+        self._present = self._messages.present()
         self._outbox = topology.outbox
-        self._standing = Standing(on_outage, local_share, self._outbox)
+        self._standing = Standing(on_outage, self._local.worst_case, self._outbox)
         self._lines = Lines(of_one_loop(client), self._post)
         # Reserves that were cancelled before anything was sent for them.
         self._unsent: set[Id] = set()
@@ -319,7 +323,10 @@ class RedisBackend:
         sleep: Callable[[float], Awaitable[object]] = getattr(self.clock, "sleep", asyncio.sleep)
         now = time.monotonic if sleep is asyncio.sleep or self.clock is None else self.clock
         renewal = Renewal(carrier, self._messages, self._renewal, _KEEP_US, now, sleep)
-        return Post(carrier, renewal)
+        presence = None
+        if self._replicas is not None and not brief:
+            presence = Presence(carrier, self._present, self._replicas, now, sleep)
+        return Post(carrier, renewal, presence)
 
     def _renewal(self, hold: Hold) -> Awaitable[str]:
         """Ask the store to keep a reservation and its slots."""

@@ -30,7 +30,7 @@ class Keys:
         ValueError: another namespace.
     """
 
-    __slots__ = ("_counts", "_once", "_record", "_slots", "probe")
+    __slots__ = ("_counts", "_once", "_record", "_slots", "probe", "replicas")
 
     def __init__(self, namespace: str, tag: str = "") -> None:
         if not _NAMESPACE.match(namespace):
@@ -42,6 +42,7 @@ class Keys:
         self._record = f"{prefix}:r:"
         self._once = f"{prefix}:o:"
         self.probe = f"{prefix}:p"
+        self.replicas = f"{prefix}:n"
 
     def beside(self, key: str) -> Keys:
         """The names of what is on one server with a scope's key, or with the name of a reservation."""

@@ -13,6 +13,7 @@ from redis.asyncio import Redis, RedisCluster
 from earmark.backends.redis.carrier import Carrier
 from earmark.backends.redis.client import Client
 from earmark.backends.redis.renewal import Renewal
+from earmark.backends.redis.replicas import Presence
 from earmark.core.hold import Hold
 from earmark.errors import EarmarkError
 from earmark.shielding import in_trio
@@ -23,6 +24,7 @@ class Post(NamedTuple):
 
     line: Carrier
     renewal: Renewal
+    presence: Presence | None = None
 
 
 class Maker(Protocol):
@@ -97,6 +99,8 @@ class Lines:
             self._posts = posts
         if post is not None:
             post.renewal.close()
+            if post.presence is not None:
+                post.presence.close()
             await post.line.aclose(seconds)
 
 

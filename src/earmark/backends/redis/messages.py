@@ -164,6 +164,11 @@ class Messages:
         keys, texts = self._scopes(scopes, (once,))
         return Message("reset", id_, keys, f"[0,{{}}{texts}]")
 
+    def present(self) -> Message:
+        """Say that this process is alive: the same message again and again."""
+        key = self._keys.beside("replicas").replicas
+        return Message("present", name_of(next_id()), (key,), str(self._lease_us))
+
     def _own_keys(self, hold: Hold) -> tuple[str, ...]:
         if isinstance(hold.id, str) and hold.id.split() != [hold.id]:
             msg = f"no process has given this id to a reservation: {hold.id[:60]!r}"

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 FREES: Final = ("resolve", "renew", "reset", "peek", "rights")
 """What a server that is out of memory must let through; it comes first in a round trip."""
 
-TAKES: Final = ("reserve", "claim", "add")
+TAKES: Final = ("reserve", "claim", "add", "present")
 """What it must refuse."""
 
 COMMANDS: Final = (
@@ -47,6 +47,7 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "reserve": (*_ALL, "joint"),
     "claim": (*_ALGORITHMS, *_RECORDS, "identity"),
     "add": _COUNTS,
+    "present": ("slots",),
 }
 
 
