@@ -37,8 +37,8 @@ SERVER: Final = re.compile(r"redis://localhost:6379(?:/\d+)?")
 DATABASE: Final = 15
 
 # Runs the snippets of one script in one namespace, on one event loop where they await. Each keeps its place in the
-# document, so that a traceback names the document's own line. Their minute and their hour have just begun: no window ends
-# while a snippet runs.
+# document, so that a traceback names the document's own line. Their minute and their hour have just begun: no window
+# ends while a snippet runs.
 RUNNER: Final = """
 import ast, asyncio, inspect, sys, time
 document, *snippets = sys.argv[1:]
