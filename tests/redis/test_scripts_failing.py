@@ -332,6 +332,10 @@ def neighbour(verb: str, number: int) -> tuple[Message, str]:
         "renew": (MESSAGES.renew(hold_of(scope)), "gone"),
         "peek": (MESSAGES.peek((scope,)), "seen"),
         "reset": (MESSAGES.reset((scope,)), "done"),
+        "present": (
+            Message("present", f"id{number}", (f"{KEYS.replicas}{number}",), f"{LEASE}"),
+            "alive 1",
+        ),
         "rights": (Message("rights", f"id{number}", (KEYS.probe,), "GET"), "allowed"),
     }
     return made[verb]
