@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, cast
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from earmark.amounts import MAX_AMOUNT, check_amount
+from earmark.amounts import MAX_AMOUNT
 from earmark.answers import Denial, ScopeStatus
+from earmark.arguments import added_by, asks_of, check_scopes, checked_lease
 from earmark.backends.health import Health
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Backend
@@ -17,12 +19,17 @@ from earmark.core.refusal import refusal as refusal_of
 from earmark.errors import EarmarkError, RateLimited
 from earmark.events import Event, Observer, tell
 from earmark.ids import next_id
-from earmark.limits import CONCURRENCY, Scope, check_key, lease_microseconds, to_microseconds
+from earmark.limits import Scope, check_key
 from earmark.office import Office
 from earmark.reservation import Dropped, Reservation
 from earmark.shielding import finish
+from earmark.spending import Till
 from earmark.tokens import Tokens
 from earmark.usage import Usage
+
+if TYPE_CHECKING:
+    from earmark.budgets import Spend
+    from earmark.ledger import Ledger, PriceTable
 
 
 class Limiter:
@@ -33,6 +40,8 @@ class Limiter:
 
     Args:
         backend: where limits are kept; by default the memory of this process.
+        ledger: where money is kept; without one nothing can be spent.
+        prices: what models cost.
         observers: callables that take one frozen `Event`; one that raises is logged.
         secret: what tokens of reservations are signed with; without one they are not.
 
@@ -44,6 +53,8 @@ class Limiter:
         self,
         backend: Backend | None = None,
         *,
+        ledger: Ledger | None = None,
+        prices: PriceTable | None = None,
         observers: Iterable[Observer] = (),
         secret: str | bytes | None = None,
     ) -> None:
@@ -53,6 +64,7 @@ class Limiter:
         tokens = Tokens(secret, self._backend.name)
         self._office = Office(self._backend, (self._backend,), observers, tokens)
         self._unlimited = Office(self._backend, (), observers, tokens)
+        self._till = None if ledger is None else Till(ledger, prices, self._office)
         self._unlimited.task_groups = self._office.task_groups
 
     @classmethod
@@ -70,6 +82,7 @@ class Limiter:
         request_id: str | None = None,
         wait: float | None = None,
         lease: float | None = None,
+        spend: Spend | None = None,
     ) -> Reservation:
         """Admit a request and debit what it asks from every limit of every scope, or refuse it whole.
 
@@ -82,8 +95,11 @@ class Limiter:
                 does not fit now is refused now.
             lease: seconds for which slots are held without a renewal, at most an hour; by default the
                 backend's own.
+            spend: the budgets that have to have room, once all limits have; what it may cost is held there.
 
         Raises:
+            BudgetExceeded: a budget has no room; nothing was counted.
+            UnknownPrice: the price list does not know the model that is to be spent on.
             RateLimited: at least one limit refused, to the end of the wait, or it never can admit this ask; nothing
                 was counted.
             RequestIdConflict: the id is open with other scopes or asks.
@@ -93,8 +109,8 @@ class Limiter:
         if amounts is None and type(tokens) is int and 0 <= tokens <= MAX_AMOUNT:
             asks: Mapping[str, int] = {"tokens": tokens}
         else:
-            asks = _asks(tokens, amounts)
-        limited = _check_scopes(scopes)
+            asks = asks_of(tokens, amounts)
+        limited = check_scopes(scopes)
         hold = Hold()
         hold.id = next_id()
         hold.request_id = request_id
@@ -102,11 +118,13 @@ class Limiter:
         hold.asks = asks
         hold.lease_us = None
         if lease is not None or wait is not None:
-            hold.lease_us = _checked(lease, wait)
+            hold.lease_us = checked_lease(lease, wait)
         office = self._office
         desk = office.desk
         if desk.dropped or desk.forgotten:
             await office.tidy()
+        if spend is not None and office.participants:
+            return await self._spend(hold, spend, wait, limited=limited)
         if request_id is not None and (open_one := self._repeated(hold, limited=limited)):
             return open_one
         if not (limited and office.participants):
@@ -123,6 +141,33 @@ class Limiter:
             return Reservation(office, hold)
         return self._admit(hold, standing)
 
+    async def _spend(
+        self, hold: Hold, spend: Spend, wait: float | None, *, limited: bool
+    ) -> Reservation:
+        """Admit what spends money: the limits first, which are cheaper, then its budgets (B57)."""
+        if self._till is None:
+            msg = "a limiter without a ledger cannot spend: Limiter(…, ledger=Ledger(…))"
+            raise ValueError(msg)
+        self._till.charge(hold, spend)
+        if hold.request_id is not None and (open_one := self._repeated(hold, limited=limited)):
+            return open_one
+        if not limited:
+            await self._till.set_aside(hold, hold, limited=False)
+            return self._admit_unlimited(hold)
+        if wait:
+            return await self._in_turn(hold, wait)
+        return await self._stand(hold, await self._ask(hold), refusal_of(hold))
+
+    async def _stand(
+        self, hold: Hold, standing: Hold | None, denials: Iterable[Denial]
+    ) -> Reservation:
+        """The reservation of what stands after `hold` was sent, once its budgets have room as well."""
+        if standing is None:
+            raise self._refusal(hold, denials)
+        if self._till is not None and hasattr(hold, "charge"):
+            await self._till.set_aside(hold, standing, limited=True)
+        return self._admit(hold, standing)
+
     def _repeated(self, hold: Hold, *, limited: bool) -> Reservation | None:
         """The handle that is open under the request id, where the store need not be asked."""
         check_key("request_id", hold.request_id)
@@ -135,9 +180,7 @@ class Limiter:
 
         waiting = Waiting(self._office.desk.queues, hold, self._ask, wait, self._backend.clock)
         standing = await waiting.admitted()
-        if standing is None:
-            raise self._refusal(waiting.hold, waiting.denials)
-        return self._admit(waiting.hold, standing)
+        return await self._stand(waiting.hold, standing, waiting.denials)
 
     async def _ask(self, hold: Hold) -> Hold | None:
         instant = self._instant
@@ -173,7 +216,7 @@ class Limiter:
             if not isinstance(handle, Reservation):
                 if standing is not hold:
                     office.take_back(standing)
-                made = Reservation(office, standing)
+                made = Reservation(self._office_of(standing, office), standing)
                 handle = office.sign_on(made, standing)
                 if handle is not made:
                     made.step_aside()
@@ -187,11 +230,20 @@ class Limiter:
     def _admit_unlimited(self, hold: Hold) -> Reservation:
         """Admit a request that no limit concerns: nothing is sent and nothing is kept (B10)."""
         hold.seen, hold.at = (), 0
-        handle = Reservation(self._unlimited, hold)
+        handle = Reservation(self._office_of(hold, self._unlimited), hold)
         if hold.request_id is not None:
             self._unlimited.sign_on(handle, hold)
         self._unlimited.tell("admitted", hold)
         return handle
+
+    def _office_of(self, hold: Hold, office: Office) -> Office:
+        """Where a hold of this office's kind is resolved."""
+        if not hasattr(hold, "charge"):
+            return office
+        if self._till is None:
+            msg = "this reservation spends money, and this limiter has no ledger"
+            raise ValueError(msg)
+        return self._till.limited if office.participants else self._till.unlimited
 
     def _refusal(self, hold: Hold, denials: Iterable[Denial]) -> RateLimited:
         refusal = RateLimited(denials)
@@ -204,19 +256,26 @@ class Limiter:
         return refusal
 
     def settle_success(
-        self, reservation: Reservation | str, usage: int | Usage | Mapping[str, int]
+        self,
+        reservation: Reservation | str,
+        usage: int | Usage | Mapping[str, int],
+        *,
+        cost: Decimal | None = None,
+        model: str | None = None,
     ) -> Coroutine[Any, Any, bool]:
         """True up to what was really used; see `Reservation.settle_success`.
 
         Args:
             reservation: a reservation, or its token; so for the other three verbs.
             usage: an int (`tokens`), a `Usage`, or a mapping of metric to amount.
+            cost: money, in place of what the price list says of the usage.
+            model: the model that answered, for the price and the usage row.
 
         Raises:
-            ValueError: a bad amount, or a token that is none, is forged, or belongs to another store.
+            ValueError: a bad amount or cost, or a token that is none, is forged, or belongs to another store.
             TypeError: neither a reservation nor a token.
         """
-        return self._handle(reservation).settle_success(usage)
+        return self._handle(reservation).settle_success(usage, cost=cost, model=model)
 
     def close_reserved_only(self, reservation: Reservation | str) -> Coroutine[Any, Any, bool]:
         """Keep the debit: the request was sent, and what it used is unknown."""
@@ -238,7 +297,7 @@ class Limiter:
             msg = f"expected a Reservation or its token, not {reservation!r}"
             raise TypeError(msg)
         hold, limited = self._office.tokens.read(reservation)
-        office = self._office if limited else self._unlimited
+        office = self._office_of(hold, self._office if limited else self._unlimited)
         handle = office.handle_of(hold)
         if not isinstance(handle, Reservation):
             handle = Reservation(office, hold)
@@ -269,7 +328,7 @@ class Limiter:
             raise TypeError(msg)
         if request_id is not None:
             check_key("request_id", request_id)
-        amounts = _added(tokens, bare=bare)
+        amounts = added_by(tokens, bare=bare)
         if not any(amounts.values()) or not self._office.participants:
             return
         message = (key_or_scope, amounts, request_id)
@@ -287,7 +346,7 @@ class Limiter:
 
     async def peek(self, *scopes: Scope) -> tuple[ScopeStatus, ...]:
         """What each limit has used, has left, and when it resets; one status per scope. Changes nothing."""
-        limited = _check_scopes(scopes)
+        limited = check_scopes(scopes)
         await self._office.tidy()
         if not self._office.participants:
             return tuple(ScopeStatus(scope.key, ()) for scope in scopes)
@@ -298,7 +357,7 @@ class Limiter:
 
     async def reset(self, *scopes: Scope) -> None:
         """Forgive: forget what the limits of these scopes have used. Slots stay held."""
-        limited = _check_scopes(scopes)
+        limited = check_scopes(scopes)
         await self._office.tidy()
         if limited and self._office.participants:
             await self._backend.reset(scopes)
@@ -309,11 +368,15 @@ class Limiter:
         return self._backend.health()
 
     async def aclose(self) -> None:
-        """Resolve what finalisers noted, and let go of what the backend holds open."""
+        """Resolve what finalisers noted, and let go of what the backend and the ledger hold open."""
         try:
             await self._office.tidy()
         finally:
-            await self._backend.aclose()
+            try:
+                await self._backend.aclose()
+            finally:
+                if self._till is not None:
+                    await self._till.aclose()
 
     async def __aenter__(self) -> Self:
         import anyio
@@ -343,58 +406,3 @@ class Limiter:
                 raise
         finally:
             await self.aclose()
-
-
-def _check_scopes(scopes: tuple[Scope, ...]) -> bool:
-    """Check what a call names; return whether any of it is limited.
-
-    Raises:
-        TypeError: something else than scopes.
-        ValueError: two scopes with one key.
-    """
-    limited = False
-    for scope in scopes:
-        if not isinstance(scope, Scope):
-            msg = f"expected a Scope, not {scope!r}"
-            raise TypeError(msg)
-        if scope.limits.all:
-            limited = True
-    if len(scopes) > 1 and len({scope.key for scope in scopes}) < len(scopes):
-        msg = f"two scopes with one key in one request: {[scope.key for scope in scopes]}"
-        raise ValueError(msg)
-    return limited
-
-
-def _checked(lease: float | None, wait: float | None) -> int | None:
-    """The lease in microseconds; a wait is a number of seconds, and 0 waits for nothing."""
-    if wait is not None and wait != 0:
-        to_microseconds("wait", wait)
-    return None if lease is None else lease_microseconds(lease)
-
-
-def _asks(tokens: int | Usage, amounts: Mapping[str, int] | None) -> Mapping[str, int]:
-    """What a request asks, by metric."""
-    asks: dict[str, int] = {}
-    if isinstance(tokens, Usage):
-        asks.update(tokens.floors())
-    else:
-        asks["tokens"] = check_amount("tokens", tokens)
-    for metric, amount in (amounts or {}).items():
-        check_key("metric", metric)
-        if metric == CONCURRENCY:
-            msg = "a request takes one slot of a concurrency limit: amounts cannot name it"
-            raise ValueError(msg)
-        if metric in asks:
-            msg = f"amounts names {metric!r}, which tokens={tokens!r} asks already"
-            raise ValueError(msg)
-        asks[metric] = check_amount(metric, amount)
-    return asks
-
-
-def _added(tokens: int | Usage, *, bare: bool) -> Mapping[str, int]:
-    """What an addition counts, by metric."""
-    if isinstance(tokens, Usage):
-        return {"tokens": tokens.total or 0} if bare else tokens.determined()
-    if type(tokens) is int and tokens < 0:
-        return {}
-    return {"tokens": check_amount("tokens", tokens)}

@@ -7,7 +7,7 @@ from typing import Literal
 
 from earmark.core.admission import States
 from earmark.ids import Id, name_of
-from earmark.limits import REQUESTS, Scope
+from earmark.limits import CONCURRENCY, REQUESTS, Scope
 from earmark.usage import TOKEN_METRICS
 
 Verb = Literal["settle", "close", "abandon", "cancel", "withdraw"]
@@ -35,12 +35,14 @@ class Hold:
         told: who told the observers of this process of its admission; unset until somebody did.
         place: where it was taken, if not in the store: `local` in the memory of this process, `open` nowhere.
         shares: the scopes by which it was judged, if those were shares of its own.
+        charge: what a ledger holds for it; unset where nothing is spent.
         travels: set once its name or a token of it was given out: another process may resolve it.
     """
 
     __slots__ = (
         "asks",
         "at",
+        "charge",
         "id",
         "lease_us",
         "place",
@@ -65,6 +67,7 @@ class Hold:
     place: Place
     shares: tuple[Scope, ...]
     travels: bool
+    charge: object
 
     @property
     def is_private(self) -> bool:
@@ -82,6 +85,17 @@ class Hold:
         return getattr(self, "shares", self.scopes)
 
     @property
+    def debits(self) -> Mapping[str, int]:
+        """Units by metric that its limits are debited; slots are not among them."""
+        return {
+            limit.metric: ask
+            for scope in self.scopes
+            for limit in scope.limits
+            if limit.metric != CONCURRENCY
+            and (ask := self.asks.get(limit.metric, limit.unasked)) is not None
+        }
+
+    @property
     def name(self) -> str:
         """What the request is called in the world: the caller's name for it, or one of the library's own."""
         return self.request_id or name_of(self.id)
@@ -90,7 +104,9 @@ class Hold:
         """Whether this asks the same of the same keys, in whatever order (R9)."""
         mine, theirs = self.scopes, other.scopes
         same_keys = {scope.key for scope in mine} == {scope.key for scope in theirs}
-        return same_keys and _beyond_unasked(self.asks) == _beyond_unasked(other.asks)
+        same_charge = getattr(self, "charge", None) == getattr(other, "charge", None)
+        same_asks = _beyond_unasked(self.asks) == _beyond_unasked(other.asks)
+        return same_keys and same_asks and same_charge
 
 
 def _beyond_unasked(asks: Mapping[str, int]) -> Mapping[str, int]:
