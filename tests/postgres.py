@@ -93,18 +93,18 @@ class PostgresServer:
 
     def freeze(self) -> None:
         """Stop all of it where it stands."""
-        self._signal("STOP")
+        self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let it go on."""
-        self._signal("CONT")
+        self._signal(signal.SIGCONT)
 
-    def _signal(self, name: str) -> None:
+    def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
             pid = self._process.pid
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
             for one in (str(pid), *children):
-                subprocess.run(["kill", f"-{name}", one], check=False)
+                os.kill(int(one), number)
 
     def close(self) -> None:
         """End it, whatever state it is in."""

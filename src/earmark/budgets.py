@@ -7,6 +7,7 @@ names the key counts in each of its periods, whichever budget the request has pa
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -51,8 +52,7 @@ class Budget:
     def __post_init__(self) -> None:
         _put(self, "key", check_key("key", self.key))
         _put(self, "limit_nano", None if self.limit is None else limit_of("limit", self.limit))
-        if type(self.limit) is int:
-            _put(self, "limit", Decimal(self.limit))
+        _put(self, "limit", None if self.limit is None else Decimal(self.limit))
         if self.period not in get_args(Period):
             msg = f"period must be one of {', '.join(get_args(Period))}, not {self.period!r}"
             raise ValueError(msg)
@@ -155,8 +155,7 @@ def check_currency(currency: object) -> str:
     Raises:
         ValueError: not one to sixteen letters, digits, `_` or `-`.
     """
-    plain = isinstance(currency, str) and currency.isascii() and len(currency) <= 16  # noqa: PLR2004
-    if plain and currency.replace("_", "a").replace("-", "a").isalnum():
+    if isinstance(currency, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,16}", currency, re.ASCII):
         return currency
     msg = f"currency must be a name such as 'USD', not {currency!r}"
     raise ValueError(msg)

@@ -94,7 +94,6 @@ class BudgetExceeded(Refused):
         pending: what open requests hold in its period.
         asked: what this one wanted to hold.
         resets_at: when the next period begins, in UTC; None: never.
-        retry_after: seconds until then; None where there is no next period, or where waiting cannot help.
     """
 
     def __init__(
@@ -103,16 +102,15 @@ class BudgetExceeded(Refused):
         spent: Decimal,
         pending: Decimal,
         asked: Decimal,
-        resets_at: datetime | None = None,
-        retry_after: float | None = None,
+        until: tuple[datetime, float] | None = None,
     ) -> None:
-        super().__init__(budget, spent, pending, asked, resets_at, retry_after)
+        super().__init__(budget, spent, pending, asked, until)
         self.budget = budget
         self.spent = spent
         self.pending = pending
         self.asked = asked
-        self.resets_at = resets_at
-        self._seconds = retry_after
+        self.resets_at = None if until is None else until[0]
+        self._seconds = None if until is None else until[1]
 
     @property
     def limit(self) -> Decimal:
@@ -122,12 +120,12 @@ class BudgetExceeded(Refused):
     @property
     def retryable(self) -> bool:
         """False where the budget is 0 or below what is asked, or is spent for good."""
-        fits = 0 < self.limit and self.asked <= self.limit
+        fits = self.limit > 0 and self.asked <= self.limit
         return fits and (self.resets_at is not None or self.pending > 0)
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until the next period begins, or None."""
+        """Seconds until the next period begins; None where there is none, or where waiting cannot help."""
         return self._seconds if self.retryable else None
 
     def __str__(self) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping
-from types import TracebackType
 from decimal import Decimal
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from earmark.amounts import MAX_AMOUNT
@@ -23,7 +23,7 @@ from earmark.limits import Scope, check_key
 from earmark.office import Office
 from earmark.reservation import Dropped, Reservation
 from earmark.shielding import finish
-from earmark.spending import Till
+from earmark.spending import Till, office_of, there
 from earmark.tokens import Tokens
 from earmark.usage import Usage
 
@@ -93,15 +93,13 @@ class Limiter:
             request_id: the caller's id. While its reservation is open the same id returns the same one.
             wait: seconds to queue for room, behind whoever waits for the same keys; by default a request that
                 does not fit now is refused now.
-            lease: seconds for which slots are held without a renewal, at most an hour; by default the
-                backend's own.
+            lease: seconds for which slots are held without a renewal, at most an hour; None: the backend's own.
             spend: the budgets that have to have room, once all limits have; what it may cost is held there.
 
         Raises:
             BudgetExceeded: a budget has no room; nothing was counted.
             UnknownPrice: the price list does not know the model that is to be spent on.
-            RateLimited: at least one limit refused, to the end of the wait, or it never can admit this ask; nothing
-                was counted.
+            RateLimited: a limit refused, to the end of the wait, or it never can admit this; nothing was counted.
             RequestIdConflict: the id is open with other scopes or asks.
             BackendUnavailable: no decision could be had.
             ValueError: a bad amount, key, wait or lease, or two scopes with one key.
@@ -123,14 +121,10 @@ class Limiter:
         desk = office.desk
         if desk.dropped or desk.forgotten:
             await office.tidy()
-        if spend is not None and office.participants:
-            return await self._spend(hold, spend, wait, limited=limited)
+        if wait or spend is not None or not (limited and office.participants):
+            return await self._pre_commit_otherwise(hold, spend, wait, limited=limited)
         if request_id is not None and (open_one := self._repeated(hold, limited=limited)):
             return open_one
-        if not (limited and office.participants):
-            return self._admit_unlimited(hold)
-        if wait:
-            return await self._in_turn(hold, wait)
         instant = self._instant
         standing = instant.reserve(hold) if instant else await self._reserve(hold)
         if desk.forgotten:
@@ -141,29 +135,29 @@ class Limiter:
             return Reservation(office, hold)
         return self._admit(hold, standing)
 
-    async def _spend(
-        self, hold: Hold, spend: Spend, wait: float | None, *, limited: bool
+    async def _pre_commit_otherwise(
+        self, hold: Hold, spend: Spend | None, wait: float | None, *, limited: bool
     ) -> Reservation:
-        """Admit what spends money: the limits first, which are cheaper, then its budgets (B57)."""
-        if self._till is None:
-            msg = "a limiter without a ledger cannot spend: Limiter(…, ledger=Ledger(…))"
-            raise ValueError(msg)
-        self._till.charge(hold, spend)
+        """Admit what waits for its turn, what no limit concerns, and what spends: that after all limits (B57)."""
+        limited = limited and bool(self._office.participants)
+        if spend is not None and self._office.participants:
+            there(self._till).charge(hold, spend)
         if hold.request_id is not None and (open_one := self._repeated(hold, limited=limited)):
             return open_one
         if not limited:
-            await self._till.set_aside(hold, hold, limited=False)
+            if self._till is not None and hasattr(hold, "charge"):
+                await self._till.set_aside(hold, hold, limited=False)
             return self._admit_unlimited(hold)
         if wait:
             return await self._in_turn(hold, wait)
-        return await self._stand(hold, await self._ask(hold), refusal_of(hold))
+        return await self._stand(hold, await self._ask(hold))
 
     async def _stand(
-        self, hold: Hold, standing: Hold | None, denials: Iterable[Denial]
+        self, hold: Hold, standing: Hold | None, denials: Iterable[Denial] | None = None
     ) -> Reservation:
         """The reservation of what stands after `hold` was sent, once its budgets have room as well."""
         if standing is None:
-            raise self._refusal(hold, denials)
+            raise self._refusal(hold, refusal_of(hold) if denials is None else denials)
         if self._till is not None and hasattr(hold, "charge"):
             await self._till.set_aside(hold, standing, limited=True)
         return self._admit(hold, standing)
@@ -216,7 +210,7 @@ class Limiter:
             if not isinstance(handle, Reservation):
                 if standing is not hold:
                     office.take_back(standing)
-                made = Reservation(self._office_of(standing, office), standing)
+                made = Reservation(office_of(standing, office, self._till), standing)
                 handle = office.sign_on(made, standing)
                 if handle is not made:
                     made.step_aside()
@@ -230,20 +224,11 @@ class Limiter:
     def _admit_unlimited(self, hold: Hold) -> Reservation:
         """Admit a request that no limit concerns: nothing is sent and nothing is kept (B10)."""
         hold.seen, hold.at = (), 0
-        handle = Reservation(self._office_of(hold, self._unlimited), hold)
+        handle = Reservation(office_of(hold, self._unlimited, self._till), hold)
         if hold.request_id is not None:
             self._unlimited.sign_on(handle, hold)
         self._unlimited.tell("admitted", hold)
         return handle
-
-    def _office_of(self, hold: Hold, office: Office) -> Office:
-        """Where a hold of this office's kind is resolved."""
-        if not hasattr(hold, "charge"):
-            return office
-        if self._till is None:
-            msg = "this reservation spends money, and this limiter has no ledger"
-            raise ValueError(msg)
-        return self._till.limited if office.participants else self._till.unlimited
 
     def _refusal(self, hold: Hold, denials: Iterable[Denial]) -> RateLimited:
         refusal = RateLimited(denials)
@@ -297,7 +282,7 @@ class Limiter:
             msg = f"expected a Reservation or its token, not {reservation!r}"
             raise TypeError(msg)
         hold, limited = self._office.tokens.read(reservation)
-        office = self._office_of(hold, self._office if limited else self._unlimited)
+        office = office_of(hold, self._office if limited else self._unlimited, self._till)
         handle = office.handle_of(hold)
         if not isinstance(handle, Reservation):
             handle = Reservation(office, hold)

@@ -1,7 +1,7 @@
 """What tokens cost: a price, and what a table of prices is.
 
-Rates are exact, in units of a currency per million tokens. What one exchange costs is a sum of exact products, rounded up
-to the nano-unit once, so that nothing used is free (B59). A price is written down with the reservation that was made
+Rates are exact, in units of a currency per million tokens. What one exchange costs is a sum of exact products, rounded
+up to the nano-unit once, so that nothing used is free (B59). A price is written down with the reservation that was made
 under it: a table that changes meanwhile changes nothing (its version is stamped, DESIGN's Money).
 """
 

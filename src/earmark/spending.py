@@ -78,7 +78,7 @@ class Till:
         amount = spend.estimate_nano or 0
         if price is not None and isinstance(spend.estimate, Usage):
             amount = price.cost(spend.estimate).nano
-        keys = [one.key for one in (*hold.scopes, *spend.budgets)]
+        keys = [*(scope.key for scope in hold.scopes), *(one.key for one in spend.budgets)]
         hold.charge = Charge(
             request_id=hold.name,
             reservation=name_of(hold.id),
@@ -156,6 +156,29 @@ class Till:
     async def aclose(self) -> None:
         """Close the ledger."""
         await self._ledger.aclose()
+
+
+def there(till: Till | None) -> Till:
+    """The till that spending takes.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if till is None:
+        msg = "this spends money, and this limiter has no ledger: Limiter(…, ledger=Ledger(…))"
+        raise ValueError(msg)
+    return till
+
+
+def office_of(hold: Hold, office: Office, till: Till | None) -> Office:
+    """Where a hold is resolved: at the till, if it spends, else at this office.
+
+    Raises:
+        ValueError: there is no till.
+    """
+    if not hasattr(hold, "charge"):
+        return office
+    return there(till).limited if office.participants else there(till).unlimited
 
 
 def _moment(at: int) -> datetime:

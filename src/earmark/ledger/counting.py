@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import BindParameter, bindparam, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,7 +20,7 @@ from earmark.ledger.rows import total_row
 from earmark.ledger.tables import Tables
 
 
-class NoFirstRow(Exception):  # noqa: N818 - no error: the transaction is begun again once there is one
+class NoFirstRow(Exception):
     """A key has no rows yet.
 
     Attributes:
@@ -56,7 +56,7 @@ class Counting:
             .order_by(totals.c.id)
             .with_for_update()
         )
-        at = bindparam("at")
+        at: BindParameter[int] = bindparam("at")
         told = ("key", "starts_us", "ends_us", "posted", "pending")
         self._count = (
             totals.update()
@@ -86,9 +86,8 @@ class Counting:
         if not keys:
             return {}
         which = {"of": list(keys), "unit": currency}
-        if (
-            self._locks
-        ):  # in a statement of its own: the next one then sees every period that others have begun
+        # In a statement of its own: the next one then sees every period that others have begun.
+        if self._locks:
             await connection.execute(self._lock, which)
         values = {**which, "at": at, "more_posted": posted, "more_pending": pending}
         rows = (await connection.execute(self._count, values)).all()

@@ -30,14 +30,12 @@ def is_outage(error: BaseException) -> bool:
         return True
     if not isinstance(error, DBAPIError):
         return not isinstance(error, SQLAlchemyError) and _is_state(error, _OUTAGE_CLASSES)
-    if error.connection_invalidated:
-        return True
     code = getattr(error.orig, "sqlite_errorcode", None)
     if code is not None:
         return int(code) & 0xFF in _OUTAGE_CODES
-    if isinstance(error.orig, OSError):
-        return True
     state = _state(error.orig)
+    if error.connection_invalidated or isinstance(error.orig, OSError):
+        return True
     if state is None:  # the driver itself has no connection
         return type(error).__name__ in {"OperationalError", "InterfaceError"}
     return state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES

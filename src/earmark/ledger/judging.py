@@ -47,6 +47,5 @@ def judge(charge: Charge, sums: Mapping[tuple[str, Interval], Sums]) -> None:
         spent=decimal_of(found.posted),
         pending=decimal_of(found.pending - charge.amount),
         asked=decimal_of(charge.amount),
-        resets_at=None if ends == END else moment(ends),
-        retry_after=None if ends == END else (ends - charge.at) / MICROSECONDS,
+        until=None if ends == END else (moment(ends), (ends - charge.at) / MICROSECONDS),
     )

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -320,10 +321,8 @@ class Ledger:
         now = self.now()
         if look or self._sweep_at is None or now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS * MICROSECONDS
-            try:
+            with suppress(Unreachable):  # whoever asks something will hear of it
                 await finish(self._post_expired, now)
-            except Unreachable:
-                pass  # whoever asks something will hear of it
 
     async def _post_expired(self, now: int) -> None:
         pending = self.tables.pending
@@ -362,7 +361,7 @@ class Ledger:
                     )
                     await self._store.write(first)
 
-    async def _asked(self, answer: Any) -> Any:  # noqa: ANN401 - whatever was asked
+    async def _asked(self, answer: Coroutine[Any, Any, Result]) -> Result:
         try:
             return await answer
         except Unreachable as outage:

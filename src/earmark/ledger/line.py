@@ -1,7 +1,7 @@
 """The one writer that a SQLite database has: transactions that wait together share a commit.
 
-SQLite writes one transaction at a time, and a commit waits for the disk. So the callers of an event loop queue here, and
-whoever waits when the last commit is over goes into the next one together. Each has a savepoint of its own: what
+SQLite writes one transaction at a time, and a commit waits for the disk. So the callers of an event loop queue here,
+and all who wait when the last commit is over go into the next one together. Each has a savepoint of its own: what
 refuses or fails leaves no trace, and disturbs nobody.
 """
 

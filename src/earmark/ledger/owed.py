@@ -1,7 +1,7 @@
 """What a database is owed: resolutions that it could not be told, kept in this process until it can.
 
-Each names its own message, so that it counts once, also where the database had it already. What does not fit is counted as
-lost, and logged: its amount stays pending, and is posted as it stands after its expiry.
+Each names its own message, so that it counts once, also where the database had it already. What does not fit is counted
+as lost, and logged: its amount stays pending, and is posted as it stands after its expiry.
 """
 
 from __future__ import annotations

@@ -38,10 +38,10 @@ class PriceList:
     """Prices that you state yourself.
 
     Args:
-        models: by model, a mapping of `input`, `output`, `cached_input`, `cache_write`, `reasoning` (per million tokens)
-            and `request` (per request), each a Decimal, an int or a text; or several such mappings, each with `from` or
-            `until` (a date or a moment, in UTC unless it says), of which the last that holds counts. One may have a
-            `version` of its own, and `long`, a mapping of a number of input tokens to the rates beyond it.
+        models: by model, a mapping of `input`, `output`, `cached_input`, `cache_write`, `reasoning` (per million
+            tokens) and `request` (per request), each a Decimal, an int or a text; or several such mappings, each with
+            `from` or `until` (a date or a moment, in UTC unless it says), of which the last that holds counts. One may
+            have a `version` of its own, and `long`, a mapping of a number of input tokens to the rates beyond it.
         version: the edition, which stands in usage rows.
         currency: what the prices are in.
         default: the same for every model that is not named.
@@ -79,7 +79,8 @@ class PriceList:
             read = json.loads(text, parse_float=Decimal)
         strange = set(read) - {"models", "version", "currency", "default"}
         if strange or "models" not in read:
-            msg = f"{path}: a price list has models, version, currency and default, not {', '.join(sorted(strange)) or 'none'}"
+            found = ", ".join(sorted(read)) or "nothing"
+            msg = f"{path}: a price list has models, and may have version, currency and default; this has {found}"
             raise ValueError(msg)
         return cls(read.pop("models"), **read)
 

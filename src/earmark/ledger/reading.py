@@ -10,7 +10,7 @@ from datetime import date, datetime
 from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Select, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from earmark.budgets import Budget
@@ -120,7 +120,7 @@ class Reading:
                 func.sum(usage.c.input_tokens).label("input_tokens"),
                 func.sum(usage.c.output_tokens).label("output_tokens"),
             )
-            .where(and_(True, *which.conditions(self._tables)))
+            .where(*which.conditions(self._tables))
             .group_by(*(groups[name] for name in by), usage.c.currency)
         )
         place = ZoneInfo(zone)

@@ -47,6 +47,7 @@ def pending_row(charge: Charge, expires: int) -> dict[str, Any]:
 
 
 def held_of(row: Any) -> Held:  # noqa: ANN401 - a row
+    """What a pending row says."""
     return Held(
         row.request_id,
         row.reservation,
@@ -57,6 +58,38 @@ def held_of(row: Any) -> Held:  # noqa: ANN401 - a row
         row.amount,
         None if row.price is None else Price.read(row.price),
         row.metadata,
+        row.at_us,
+    )
+
+
+def held_by(charge: Charge) -> Held:
+    """What is known of a charge that no pending row is of."""
+    return Held(
+        charge.request_id,
+        charge.reservation,
+        charge.key,
+        charge.keys,
+        charge.model,
+        charge.currency,
+        charge.amount,
+        charge.price,
+        charge.metadata,
+        charge.at,
+    )
+
+
+def held_of_entry(row: Any, keys: Sequence[str]) -> Held:  # noqa: ANN401 - a row
+    """What an entry of the log says of a request that holds nothing any more."""
+    return Held(
+        row.request_id,
+        row.reservation,
+        row.key,
+        keys,
+        row.model,
+        row.currency,
+        0,
+        None,
+        None,
         row.at_us,
     )
 
@@ -94,6 +127,7 @@ def token_columns(told: Resolution | None) -> dict[str, int | None]:
 
 
 def line_row(number: int, key: str, held: Held, cost: int) -> dict[str, Any]:
+    """That an entry of the log counts in a key."""
     return {
         "usage_id": number,
         "key": key,
@@ -104,6 +138,7 @@ def line_row(number: int, key: str, held: Held, cost: int) -> dict[str, Any]:
 
 
 def total_row(key: str, currency: str, interval: Interval, sums: Sums) -> dict[str, Any]:
+    """What a key has in an interval."""
     return {
         "key": key,
         "currency": currency,

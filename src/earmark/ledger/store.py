@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 import weakref
+from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import event, make_url
@@ -30,7 +31,7 @@ _TRIES: Final = 5
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
 
-class Unreachable(Exception):  # noqa: N818 - an outage, which callers turn into their own words
+class Unreachable(Exception):
     """Nobody could answer: what was asked has happened or has not.
 
     Attributes:
@@ -88,9 +89,8 @@ class Store:
             Unreachable: it has happened or has not.
         """
         place = self._place()
-        return await self._answered(
-            place, place.line.run(work) if place.line else _run(place.engine, work)
-        )
+        asked = _run(place.engine, work) if place.line is None else place.line.run(work)
+        return await self._answered(place, asked)
 
     async def read(self, work: Work[Result]) -> Result:
         """Run work that changes nothing, on what was committed at one moment.
@@ -113,7 +113,7 @@ class Store:
         if self._given is None:
             await place.engine.dispose()
 
-    async def _answered(self, place: _Place, asked: Any) -> Any:  # noqa: ANN401 - whatever was asked for
+    async def _answered(self, place: _Place, asked: Coroutine[Any, Any, Result]) -> Result:
         if self.is_down:
             asked.close()
             raise Unreachable(self.reason, asked=False)
@@ -171,15 +171,15 @@ class Store:
 
 
 async def _run(engine: AsyncEngine, work: Work[Result]) -> Result:
-    for _ in range(_TRIES):
+    tries = 0
+    while True:
+        tries += 1
         try:
             async with engine.begin() as connection:
                 return await work(connection)
         except Exception as error:
-            if not asks_again(error):
+            if tries == _TRIES or not asks_again(error):
                 raise
-            last = error
-    raise last
 
 
 async def _look(engine: AsyncEngine, work: Work[Result]) -> Result:

@@ -35,7 +35,7 @@ from earmark.core.money import MAX_NANO
 
 
 class Name(TypeDecorator[str]):
-    """A key, an id or a model: any text (R13). PostgreSQL has no NUL in its texts, so that it is written `\\0`."""
+    """A key, an id or a model: any text (R13). PostgreSQL's have no NUL, so that it is written as an escape."""
 
     impl = Text
     cache_ok = True

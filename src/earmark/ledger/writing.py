@@ -1,8 +1,8 @@
 """The transactions that write: hold, resolve, correct. Each is one function of a connection that has begun one.
 
 The order of locks is the same everywhere, so that none waits for another in a circle: first the request's own rows (in
-`pending`, then in `usage`), then the first rows of its keys in the order of their ids. Whoever has a key's first row has
-every row of the key, so that a period's total can be made from the log while nobody posts to it.
+`pending`, then in `usage`), then the first rows of its keys in the order of their ids. Whoever has a key's first row
+has every row of the key, so that a period's total can be made from the log while nobody posts to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from earmark.ledger.costing import posted
 from earmark.ledger.counting import Counting
 from earmark.ledger.judging import judge
 from earmark.ledger.periods import interval_of
-from earmark.ledger.rows import Held, entry_row, held_of, line_row, pending_row, token_columns
+from earmark.ledger.rows import (
+    Held,
+    entry_row,
+    held_by,
+    held_of,
+    held_of_entry,
+    line_row,
+    pending_row,
+    token_columns,
+)
 from earmark.ledger.tables import Tables
 
 OUTCOMES: Final = {
@@ -124,7 +133,7 @@ class Writing:
                 connection, held.keys, held.currency, held.at, pending=-held.amount
             )
             return True
-        await self._post(connection, held, told, now, OUTCOMES[told.verb], -held.amount)
+        await self._post(connection, held, told, now, outcome=OUTCOMES[told.verb])
         return True
 
     async def expire(
@@ -135,7 +144,7 @@ class Writing:
         if row is None:
             return False
         told = Resolution(Charge(name, who), "abandon", posting)
-        await self._post(connection, held_of(row), told, now, EXPIRED, -row.amount)
+        await self._post(connection, held_of(row), told, now, outcome=EXPIRED)
         return True
 
     async def correct(
@@ -157,9 +166,14 @@ class Writing:
         more = cost - sum(entry.cost for entry in entries)
         if not more:
             return False
-        await self._revise(
-            connection, entries, {"outcome": CORRECTED, "estimated": False}, more, posting, now
-        )
+        words = {
+            "outcome": CORRECTED,
+            "estimated": False,
+            "cost": more,
+            "posting": posting,
+            "resolved_us": now,
+        }
+        await self._revise(connection, entries, words)
         return True
 
     async def _taken(self, connection: AsyncConnection, name: str, who: str) -> Any | None:  # noqa: ANN401 - a row
@@ -179,35 +193,52 @@ class Writing:
         query: Select[Any] = (
             select(usage).where(usage.c.request_id == name).order_by(usage.c.revision)
         )
-        return (await connection.execute(query.with_for_update())).all()
+        found: Sequence[Any] = (await connection.execute(query.with_for_update())).all()
+        return found
 
     async def _post(
-        self,
-        connection: AsyncConnection,
-        held: Held,
-        told: Resolution,
-        now: int,
-        outcome: str,
-        given_back: int,
+        self, connection: AsyncConnection, held: Held, told: Resolution, now: int, *, outcome: str
     ) -> None:
+        """Turn what is pending into what it has cost."""
+        entry = self._entry(held, told, now, outcome)
+        number = (await connection.execute(self._log_first, entry)).scalar_one_or_none()
+        if number is None:
+            # It was admitted a second time while the database could not be asked, and is in the log by that.
+            await self.counting.add(
+                connection, held.keys, held.currency, held.at, pending=-held.amount
+            )
+        else:
+            await self._count_in(connection, number, held, entry["cost"], -held.amount)
+
+    async def _post_unsaid(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
+        """Log a request that was admitted while nobody could be asked; its record came with its resolver."""
+        charge = told.charge
+        held = held_by(charge)
+        entry = self._entry(held, told, now, OUTCOMES[told.verb])
+        number = (await connection.execute(self._log_first, entry)).scalar_one_or_none()
+        if number is None:
+            (first, *_) = await self._entries(connection, charge.request_id)
+            if first.reservation == charge.reservation:
+                return bool(first.posting == told.posting)
+            # The id was used before, which nobody could say: it is logged under its own name, so that it counts.
+            entry["request_id"] = charge.reservation
+            number = (await connection.execute(self._log_first, entry)).scalar_one_or_none()
+            if number is None:
+                return True
+        await self._count_in(connection, number, held, entry["cost"], 0)
+        return True
+
+    def _entry(self, held: Held, told: Resolution, now: int, outcome: str) -> dict[str, Any]:
+        """The first entry of a request in the log."""
         price = told.price or held.price
         cost = posted(told.verb, held.amount, told.bill, price, keeps=self._keeps)
-        entry = {
+        return {
             **entry_row(held, told, price, now),
             "revision": 0,
             "cost": cost.cost,
             "outcome": outcome,
             "estimated": cost.estimated,
         }
-        number = (await connection.execute(self._log_first, entry)).scalar_one_or_none()
-        if (
-            number is None
-        ):  # it was admitted a second time while the database could not be asked, and is in the log
-            await self.counting.add(
-                connection, held.keys, held.currency, held.at, pending=given_back
-            )
-            return
-        await self._count_in(connection, number, held, cost.cost, given_back)
 
     async def _count_in(
         self, connection: AsyncConnection, number: int, held: Held, cost: int, pending: int
@@ -221,44 +252,6 @@ class Writing:
         await self.counting.add(
             connection, held.keys, held.currency, held.at, posted=cost, pending=pending
         )
-
-    async def _post_unsaid(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
-        """Log a request that was admitted while nobody could be asked; its record came with its resolver."""
-        charge = told.charge
-        held = Held(
-            charge.request_id,
-            charge.reservation,
-            charge.key,
-            charge.keys,
-            charge.model,
-            charge.currency,
-            charge.amount,
-            charge.price,
-            charge.metadata,
-            charge.at,
-        )
-        cost = posted(
-            told.verb, held.amount, told.bill, told.price or held.price, keeps=self._keeps
-        )
-        entry = {
-            **entry_row(held, told, told.price or held.price, now),
-            "revision": 0,
-            "cost": cost.cost,
-            "outcome": OUTCOMES[told.verb],
-            "estimated": cost.estimated,
-        }
-        number = (await connection.execute(self._log_first, entry)).scalar_one_or_none()
-        if number is None:
-            (first, *_) = await self._entries(connection, charge.request_id)
-            if first.reservation == charge.reservation:
-                return bool(first.posting == told.posting)
-            # The id was used before, which nobody could say: it is logged under its own name, so that it counts.
-            entry["request_id"] = charge.reservation
-            number = (await connection.execute(self._log_first, entry)).scalar_one_or_none()
-            if number is None:
-                return True
-        await self._count_in(connection, number, held, cost.cost, 0)
-        return True
 
     async def _resolve_late(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
         """Nothing is pending: somebody was first, or this is a second copy, or the amount had expired.
@@ -287,34 +280,27 @@ class Writing:
             **token_columns(told),
             "outcome": OUTCOMES.get(told.verb, "cancelled"),
             "estimated": estimated,
+            "cost": cost - first.cost,
+            "posting": told.posting,
+            "resolved_us": now,
         }
-        await self._revise(connection, entries, words, cost - first.cost, told.posting, now)
+        await self._revise(connection, entries, words)
         return True
 
     async def _revise(
-        self,
-        connection: AsyncConnection,
-        entries: Sequence[Any],
-        words: Mapping[str, Any],
-        more: int,
-        posting: str,
-        now: int,
+        self, connection: AsyncConnection, entries: Sequence[Any], words: Mapping[str, Any]
     ) -> None:
         """Add an entry to what the log says of a request."""
         first = entries[0]
         lines = self._tables.lines
         query = select(lines.c.key).where(lines.c.usage_id == first.id).order_by(lines.c.key)
         keys = (await connection.execute(query)).scalars().all()
-        held = Held(
-            first.request_id, first.reservation, first.key, keys, first.model, first.currency, 0, None, None, first.at_us
-        )  # fmt: skip
+        held = held_of_entry(first, keys)
         entry = {
-            **entry_row(held, None, None, now),
+            **entry_row(held, None, None, words["resolved_us"]),
             "price_version": first.price_version,
-            **words,
             "revision": entries[-1].revision + 1,
-            "cost": more,
-            "posting": posting,
+            **words,
         }
         number = (await connection.execute(self._log, entry)).scalar_one()
-        await self._count_in(connection, number, held, more, 0)
+        await self._count_in(connection, number, held, words["cost"], 0)
