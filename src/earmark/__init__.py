@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from earmark.events import Event
     from earmark.limiter import Limiter
     from earmark.limits import Limit, Limits, Scope
+    from earmark.once import ReserveOnce
     from earmark.reservation import Reservation
     from earmark.streams.asking import ask_for_usage
     from earmark.streams.observe import ObservedStream, observe_stream
@@ -53,6 +54,7 @@ _HOMES: Final = {
     "Refused": "errors",
     "RequestIdConflict": "errors",
     "Reservation": "reservation",
+    "ReserveOnce": "once",
     "Scope": "limits",
     "ScopeStatus": "answers",
     "UnknownPrice": "errors",
@@ -81,6 +83,7 @@ __all__ = [
     "Refused",
     "RequestIdConflict",
     "Reservation",
+    "ReserveOnce",
     "Scope",
     "ScopeStatus",
     "UnknownPrice",

@@ -7,21 +7,21 @@ from decimal import Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from earmark.amounts import MAX_AMOUNT
 from earmark.answers import Denial, ScopeStatus
-from earmark.arguments import added_by, asks_of, check_scopes, checked_lease
+from earmark.asking import Asker
+from earmark.asks import added_of, asks_of, check_scopes, checked_lease
 from earmark.backends.health import Health
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Backend
 from earmark.core.admission import statuses
 from earmark.core.hold import Hold
 from earmark.core.refusal import refusal as refusal_of
-from earmark.errors import EarmarkError, RateLimited
+from earmark.errors import RateLimited
 from earmark.events import Event, Observer, tell
 from earmark.ids import next_id
 from earmark.limits import Scope, check_key
 from earmark.office import Office
-from earmark.reservation import Dropped, Reservation
+from earmark.reservation import Reservation
 from earmark.shielding import finish
 from earmark.spending import Till, office_of, there
 from earmark.tokens import Tokens
@@ -30,6 +30,7 @@ from earmark.usage import Usage
 if TYPE_CHECKING:
     from earmark.budgets import Spend
     from earmark.ledger import Ledger, PriceTable
+    from earmark.once import ReserveOnce
 
 
 class Limiter:
@@ -64,8 +65,10 @@ class Limiter:
         tokens = Tokens(secret, self._backend.name)
         self._office = Office(self._backend, (self._backend,), observers, tokens)
         self._unlimited = Office(self._backend, (), observers, tokens)
+        self._ask = Asker(self._office)
         self._till = None if ledger is None else Till(ledger, prices, self._office)
-        self._unlimited.task_groups = self._office.task_groups
+        self._silent = Office(self._backend, (), (), tokens)
+        self._silent.task_groups = self._unlimited.task_groups = self._office.task_groups
 
     @classmethod
     def disabled(cls) -> Self:
@@ -104,10 +107,7 @@ class Limiter:
             BackendUnavailable: no decision could be had.
             ValueError: a bad amount, key, wait or lease, or two scopes with one key.
         """
-        if amounts is None and type(tokens) is int and 0 <= tokens <= MAX_AMOUNT:
-            asks: Mapping[str, int] = {"tokens": tokens}
-        else:
-            asks = asks_of(tokens, amounts)
+        asks = asks_of(tokens, amounts)
         limited = check_scopes(scopes)
         hold = Hold()
         hold.id = next_id()
@@ -126,7 +126,7 @@ class Limiter:
         if request_id is not None and (open_one := self._repeated(hold, limited=limited)):
             return open_one
         instant = self._instant
-        standing = instant.reserve(hold) if instant else await self._reserve(hold)
+        standing = instant.reserve(hold) if instant else await self._ask(hold)
         if desk.forgotten:
             office.report_forgotten()
         if standing is None:
@@ -176,31 +176,6 @@ class Limiter:
         standing = await waiting.admitted()
         return await self._stand(waiting.hold, standing, waiting.denials)
 
-    async def _ask(self, hold: Hold) -> Hold | None:
-        instant = self._instant
-        return instant.reserve(hold) if instant else await self._reserve(hold)
-
-    async def _reserve(self, hold: Hold) -> Hold | None:
-        """Reserve with a backend that may suspend: an interrupted call leaves nothing behind (R9, R16)."""
-        asked = self._office.desk.asked
-        asked.append(hold.name)
-        try:
-            return await self._backend.reserve(hold)
-        except EarmarkError:
-            raise
-        except GeneratorExit:  # nothing can be awaited any more
-            self._office.desk.dropped.append(self._withdrawal(hold))
-            raise
-        except BaseException:
-            # Whether it was applied is unknown: it is taken back by its id.
-            await self._withdrawal(hold).do()
-            raise
-        finally:
-            asked.remove(hold.name)
-
-    def _withdrawal(self, hold: Hold) -> Dropped:
-        return Dropped(self._office, hold, "withdraw")
-
     def _admit(self, hold: Hold, standing: Hold) -> Reservation:
         """The handle of what stands after `hold` was sent: its own, or the one that was open before."""
         office = self._office
@@ -239,6 +214,30 @@ class Limiter:
             )
             tell(self._office.observers, event)
         return refusal
+
+    def once(
+        self,
+        *scopes: Scope,
+        tokens: int | Usage = 0,
+        amounts: Mapping[str, int] | None = None,
+        lease: float | None = None,
+    ) -> ReserveOnce:
+        """One reservation for all attempts of one request; an async context manager.
+
+        Args:
+            scopes: whose limits the request counts under once, however many attempts it takes.
+            tokens: as for `pre_commit`; every attempt asks the same of its target.
+            amounts: so as well.
+            lease: so as well.
+
+        Raises:
+            ValueError: a bad amount, key or lease, or two scopes with one key.
+        """
+        from earmark.once import Front, ReserveOnce
+
+        check_scopes(scopes)
+        front = Front(self._office, self._unlimited, self._silent, self._ask, self._refusal)
+        return ReserveOnce(front, scopes, asks_of(tokens, amounts), checked_lease(lease))
 
     def settle_success(
         self,
@@ -313,7 +312,7 @@ class Limiter:
             raise TypeError(msg)
         if request_id is not None:
             check_key("request_id", request_id)
-        amounts = added_by(tokens, bare=bare)
+        amounts = added_of(tokens, bare=bare)
         if not any(amounts.values()) or not self._office.participants:
             return
         message = (key_or_scope, amounts, request_id)

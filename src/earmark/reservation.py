@@ -112,7 +112,7 @@ class Reservation:
         return f"<Reservation {self._hold.name!r} of {keys}: {self.state}>"
 
     def step_aside(self) -> None:
-        """Hold nothing: another handle of the same hold was there first."""
+        """Hold nothing: a stream has it, or another handle of the same hold was there first."""
         self._handed_over = True
 
     def __copy__(self) -> Self:
@@ -205,7 +205,7 @@ class Reservation:
             task_group=task_group if drain is None else task_group or self._office.task_group(),
             complete_timeout=complete_timeout,
         )
-        self._handed_over = True
+        self.step_aside()
         return stream
 
     def token(self) -> str:

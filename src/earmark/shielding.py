@@ -67,6 +67,43 @@ async def finish(work: Callable[..., Coroutine[Any, Any, Result]], *arguments: o
             del again  # as in `outlast`
 
 
+async def together(*works: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Run all of them at the same time, each to its end, whatever the others raise.
+
+    Raises:
+        Exception: what the first to fail has raised; what others raise is logged.
+    """
+    if in_trio():
+        failures = await _together_in_trio(works)
+    else:
+        # A task that is cancelled before its first step closes its coroutine: a task group would leave it unawaited.
+        results = await asyncio.gather(*(work() for work in works), return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+    for failure in failures[1:]:
+        logger.error("another of several messages has failed as well", exc_info=failure)
+    if failures:
+        raise failures[0]
+
+
+async def _together_in_trio(
+    works: tuple[Callable[[], Coroutine[Any, Any, object]], ...],
+) -> list[BaseException]:
+    import anyio
+
+    failures: list[BaseException] = []
+
+    async def run(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - the caller raises it
+            failures.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        for work in works:
+            tasks.start_soon(run, work)
+    return failures
+
+
 async def outlast(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:
     """Wait for a task of asyncio's through both kinds of cancellation, for at most so many seconds.
 

@@ -21,6 +21,7 @@ from tests import (
     test_cases_settlement,
     test_identity,
     test_leases,
+    test_once,
     test_post_stream,
     test_refusals,
     test_settlement,
@@ -29,6 +30,9 @@ from tests import (
 )
 from tests.servers import RedisServer
 from tests.stores import Store, fake, real
+from tests.test_once import world
+
+__all__ = ["world"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("tables_on_store")]
 
@@ -45,6 +49,7 @@ MODULES: Final = (
     test_post_stream,
     test_identity,
     test_leases,
+    test_once,
 )
 
 _LOOKS_INSIDE = "it looks at the memory of the process"

@@ -186,7 +186,7 @@ def test_keys_come_from_keys() -> None:
         ("scopes", "{key = key,", "{key = 'a' .. key,"),
         ("slots", "call('ZADD', key, 'XX',", "call('ZADD', id, 'XX',"),
         ("slots", "call('ZREM', key, id)", "call('ZREM', id, key)"),
-        ("reserve", "take(scope.slots, id,", "take(id, scope.slots,"),
+        ("reserve", "take(scope.slots, scope.holder,", "take(scope.holder, scope.slots,"),
         ("admission", "scope.slots = message.next_key()", "scope.slots = parts[1]"),
         ("admission", "scopes_file.load(message.next_key())", "scopes_file.load(parts[1])"),
         ("admission", "live(scope.slots, now)", "live(scope.states, now)"),
@@ -195,8 +195,8 @@ def test_keys_come_from_keys() -> None:
         ("renew", "local slots = message.next_key()", "local slots = parts[1]"),
         ("renew", "{slots = slots,", "{slots = name,"),
         ("reset", "message.next_key()\n", "message.id\n"),
-        ("reserve", "local key = message.next_key()", "local key = 'r:' .. id"),
-        ("reserve", "records.write(key,", "records.write(id,"),
+        ("reserve", "local key = message.next_key()", "local key = 'r:' .. message.id"),
+        ("reserve", "records.write(key,", "records.write(message.id,"),
     ],
 )
 def test_a_key_from_elsewhere_is_found(file: str, line: str, instead: str) -> None:

@@ -28,6 +28,7 @@ from earmark.streams.detect import UNKNOWN, detect, factory
 from earmark.streams.dialect import Dialect
 from earmark.streams.reader import MAX_CHOICES
 from earmark.streams.response import usage_from_response
+from earmark.streams.sse import lone_cr
 from earmark.streams.undecided import Undecided
 from earmark.streams.watcher import Watcher
 from earmark.usage import Usage
@@ -189,12 +190,18 @@ def complaints() -> Iterator[Complaints]:
     logger.removeHandler(handler)
 
 
+def passes_unseen(watcher: Watcher, piece: Any) -> bool:
+    """Whether a stream passes a piece on without showing it."""
+    if watcher.plain is None or not isinstance(piece, bytes) or watcher.plain(piece) is None:
+        return False
+    return watcher.trigger(piece) is None and lone_cr(piece) is None
+
+
 def watch(pieces: list[Any], name: str | None, n: int, *, measured: bool) -> Observed:
     """Let an observer see the pieces of a body, as it does within a stream, and ask for its record."""
     watcher = Watcher(None if name is None else factory(name), n, 20_000, count_text=measured)
     for piece in pieces:
-        plain = isinstance(piece, bytes) and watcher.plain(piece) is not None
-        if not plain or watcher.trigger(piece) is not None or b"\r" in piece:
+        if not passes_unseen(watcher, piece):
             watcher.see(piece)
     watcher.finish()
     seen = watcher.look(watcher.ending())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from earmark.streams.framing import Framing, recognise
 from earmark.streams.kept import TAIL, Kept, RawEvent, salvage
-from earmark.streams.sse import PLAIN
+from earmark.streams.sse import PLAIN, SSEFramer, lone_cr
 from tests.scale import examples
 from tests.streams.toys import BROTLI, ZSTD, cut
 
@@ -241,14 +241,88 @@ def test_cuts_do_not_matter(lines: list[tuple[str, str]], places: list[int]) -> 
     assert events_of(cut(body, places)) == events_of(singly(body)) == by_the_book(body)
 
 
+USAGE = re.compile(rb'"usage"').search
+
+
+@settings(max_examples=examples(400))
+@given(LINES, st.lists(st.integers(0, 400), max_size=8))
+@example(
+    [("data: {}", "\r\n"), ("", "\r\n"), ('data: {"usage": 1}', "\n"), ("", "\n")], [9, 10, 11]
+)
+@example([("data: {}", "\n"), ("", "\n")], [9])
+@example([("data: {}", "\n"), ("", "\r\n")], [9])
+@example([("data: {}", "\r\n"), ("", "\n")], [10])
+def test_an_event_is_there_as_soon_as_it_has_ended(
+    lines: list[tuple[str, str]], places: list[int]
+) -> None:
+    """B32: after each piece the events are those of its lines, but for objects without the trigger.
+
+    The line of an `error:` field may wait for the end of the event in which it stands.
+    """
+    body = "".join(line + end for line, end in lines if not line.startswith("error:"))
+    pieces = cut(body.encode(), places)
+    whole, picked, by_lines = SSEFramer(MAX), SSEFramer(MAX), SSEFramer(MAX)
+    for piece in pieces:
+        expected = by_lines._cut(piece)
+        assert [*whole.feed(piece)] == expected
+        left_out = list(expected)
+        for event in picked.feed(piece, USAGE):
+            left_out.remove(event)
+        for name, data, _ in left_out:
+            assert name != "error"
+            assert data.startswith(b"{")
+            assert not USAGE(data)
+    assert whole.finish() == by_lines.finish()
+
+
+def test_many_events_that_end_with_cr_in_one_piece() -> None:
+    """Lines that end with CR are cut in one go, however many events they make."""
+    events = events_of([b"data: a\r", b"\r" + b"data: b\r\r" * 5_000])
+    assert events == [ev("a"), *[ev("b")] * 5_000]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"data: {}\r\n\r",
+        b"data: {}\r\r",
+        b"data: {}\r\rdata: {}\n",
+        b"data: " + b"x" * 20_000,
+        b"data: {}\rdata: {}\n\nda",
+    ],
+    ids=["half a CRLF", "CR", "CR, then LF", "long", "a CR inside"],
+)
+def test_what_is_uncommon_costs_its_own_event_alone(
+    odd: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After what has to be cut line by line the framer goes back to looking at pieces as a whole."""
+    cuts: list[bytes] = []
+    original = SSEFramer._cut
+
+    def counting(self: SSEFramer, chunk: bytes) -> list[RawEvent]:
+        cuts.append(chunk)
+        return original(self, chunk)
+
+    monkeypatch.setattr(SSEFramer, "_cut", counting)
+    framer = SSEFramer(MAX)
+    framer.feed(odd, USAGE)
+    framer.feed(b"\ndata: {}\n\ndata: {", USAGE)
+    framer.feed(b"}\n\ndata: ", USAGE)
+    before = len(cuts)
+    for _ in range(10):
+        framer.feed(b"{}\n\ndata: {}\r\n\r\ndata: ", USAGE)
+    assert before > 0
+    assert len(cuts) == before
+
+
 @settings(max_examples=examples(400))
 @given(LINES)
 def test_plain_is_whole_events_alone(lines: list[tuple[str, str]]) -> None:
-    """Where PLAIN matches bytes without CR, they are whole events of JSON objects, none of them named error."""
+    """Where PLAIN matches bytes without a lone CR, they are whole events of JSON objects, none of them named error."""
     body = "".join(line + end for line, end in lines).encode()
-    if b"\r" in body or not PLAIN.match(body):
+    if lone_cr(body) or not PLAIN.match(body):
         return
-    assert body.endswith(b"\n\n")
+    assert body.endswith((b"\n\n", b"\n\r\n"))
     for name, data, _ in by_the_book(body):
         assert name != "error"
         assert data.startswith(b"{")

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from earmark.backends.tables import SlotTable
 from earmark.core.hold import Hold, Verb
+from earmark.core.joint import Joint
 from earmark.errors import RequestIdConflict
 from earmark.ids import Id, id_of
 from earmark.limits import HOUR, MICROSECONDS
@@ -88,6 +89,19 @@ class Book:
         note.slots += (key,)
         note.lease_us = hold.lease_us or self._lease_us
         return self._begin_lease(hold.id, note, hold.at)
+
+    def divide(self, joint: Joint) -> None:
+        """Let the parts of a joint hold that was just admitted be open each by itself, with its own slots."""
+        joint.divide()
+        note = self.notes.pop(joint.id, _UNREMARKABLE)
+        self._free(joint.id, note)
+        del self.open[joint.id]
+        for part in joint.parts:
+            self.open[part.id] = part
+            for scope in part.scopes:
+                if scope.key in note.slots:
+                    self._slots.take(scope.key, part.id)
+                    self.lend(part, scope.key)
 
     def strike(self, id_: Id, verb: Verb) -> Hold | None:
         """Take a reservation that is resolved off the book, and free its slots; None: it is not open."""

@@ -26,6 +26,7 @@ from earmark.backends.tables import (
 )
 from earmark.clock import Reading
 from earmark.core.hold import Hold, Verb
+from earmark.core.joint import Joint
 from earmark.core.settlement import UNSENT, used
 from earmark.ids import Id
 from earmark.limits import CONCURRENCY, Limit, Limits, Scope
@@ -120,6 +121,8 @@ class MemoryStore:
                 self._book.name(hold.request_id, hold)
             if now + KEEP_US < self._turn:
                 self._turn = now + KEEP_US
+            if isinstance(hold, Joint):
+                self._book.divide(hold)
             return hold
 
     def resolve(

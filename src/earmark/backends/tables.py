@@ -266,6 +266,10 @@ class SlotTable:
         return len(members) if members else 0
 
     def debit(self, key: str, holder: Id, limit: Limit, amount: int, now: int) -> None:
+        self.take(key, holder)
+
+    def take(self, key: str, holder: Id) -> None:
+        """Give a slot to a holder."""
         self._members.setdefault(key, set()).add(holder)
 
     def free(self, key: str, holder: Id) -> None:

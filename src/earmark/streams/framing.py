@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 
 from earmark.streams.jsonvalues import JSONFramer
@@ -32,26 +33,18 @@ _ENOUGH: Final = 64
 class Framer(Protocol):
     """Cuts bytes into events.
 
-    `idle` says that nothing is pending, so that the next byte begins an event. While it is, bytes without
-    CR in which `plain` finds something are whole events of JSON objects, and need not be cut to know that.
+    `idle` says that nothing is pending, so that the next byte begins an event. While it is, bytes in which `plain`
+    finds something, and `lone_cr` nothing, are whole events of JSON objects, and need not be cut to know that.
     """
 
     idle: bool
+    plain: Search | None
 
-    @property
-    def plain(self) -> Search:
-        """See above."""
-        ...
+    def feed(self, chunk: bytes, trigger: Search = ...) -> Sequence[RawEvent]:
+        """The events that these bytes complete.
 
-    def worth(self, chunk: bytes, trigger: Search) -> bytes:
-        """What `feed` has to be given of these bytes, and of those that were held back before.
-
-        What is left out are whole events of JSON objects in which `trigger` finds nothing.
+        Those of JSON objects in which `trigger` finds nothing may be left out.
         """
-        ...
-
-    def feed(self, chunk: bytes) -> list[RawEvent]:
-        """The events that these bytes complete."""
         ...
 
     def finish(self) -> list[RawEvent]:
@@ -78,7 +71,7 @@ class Framing:
         self.framer: Framer | None = None
         self.kind: Kind | None = None
 
-    def feed(self, chunk: bytes) -> list[RawEvent]:
+    def feed(self, chunk: bytes) -> Sequence[RawEvent]:
         """The events that these bytes complete."""
         if self.framer is not None:
             return self.framer.feed(chunk)
@@ -90,15 +83,15 @@ class Framing:
 
     def finish(self) -> list[RawEvent]:
         """The events that the end of the source completes."""
-        events: list[RawEvent] = []
+        events: Sequence[RawEvent] = []
         if self.kind is None and self._head:
             self.kind = recognise(self._head + b"\n" * _ENOUGH)
             events = self._begin()
         if self.framer is not None:
-            events += self.framer.finish()
-        return events
+            return [*events, *self.framer.finish()]
+        return list(events)
 
-    def _begin(self) -> list[RawEvent]:
+    def _begin(self) -> Sequence[RawEvent]:
         """Cut the first bytes, once it is known how."""
         if self.kind is None:
             return []

@@ -12,17 +12,12 @@ brace, and there it does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final
 
-from earmark.streams.kept import Kept, RawEvent, Search
+from earmark.streams.kept import Kept, RawEvent, Search, anything
 
 _OUTSIDE_STRING: Final = re.compile(rb'["{}]')
 _INSIDE_STRING: Final = re.compile(rb'["\\{]')
-
-
-def _nothing(_: bytes) -> None:
-    """Find nothing."""
 
 
 class JSONFramer:
@@ -33,6 +28,7 @@ class JSONFramer:
 
     Attributes:
         idle: no object is open.
+        plain: nothing: to see whether a piece is whole objects takes as long as to cut it.
     """
 
     __slots__ = (
@@ -46,6 +42,8 @@ class JSONFramer:
         "idle",
     )
 
+    plain: Search | None = None
+
     def __init__(self, max_event: int) -> None:
         self._max = max_event
         self._body: Kept | None = None
@@ -56,17 +54,8 @@ class JSONFramer:
         self._printed: bool | None = None
         self.idle = True
 
-    @property
-    def plain(self) -> Callable[[bytes], object]:
-        """Finds nothing: to see whether a piece is whole objects takes as long as to cut it."""
-        return _nothing
-
-    def worth(self, chunk: bytes, trigger: Search) -> bytes:
-        """All of them."""
-        return chunk
-
-    def feed(self, chunk: bytes) -> list[RawEvent]:
-        """The objects that these bytes complete."""
+    def feed(self, chunk: bytes, trigger: Search = anything) -> list[RawEvent]:
+        """The objects that these bytes complete: all of them, since the cutting is what takes the time."""
         events: list[RawEvent] = []
         start = position = 0
         while position < len(chunk):

@@ -23,6 +23,12 @@ RawEvent = tuple[str | None, bytes, bytes | None]
 Search = Callable[[bytes], object]
 """Looks at bytes; None where it finds nothing."""
 
+
+def anything(_: bytes) -> bool:
+    """Find something in whatever there is."""
+    return True
+
+
 _USAGE: Final = re.compile(r'"(usage|usageMetadata)"\s*:\s*(?=\{)')
 # The reasons of finishing, each with the list in which a dialect looks for it, and alone at the top.
 _REASON: Final = re.compile(r'"(finish_?[rR]eason|stop_reason)"\s*:\s*"([^"\\]{1,100})"')

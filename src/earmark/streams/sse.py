@@ -12,24 +12,30 @@ any field is an event without a name (Vertex). A parser by the book drops each o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
-from earmark.streams.kept import Kept, RawEvent, Search
+from earmark.streams.kept import Kept, RawEvent, Search, anything
 
 _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 
-# Whole events with LF alone, whose data begins as a JSON object does, none of them named "error", with comments and
-# the fields that are about reconnecting; or comments alone. `.` takes in a CR, which would end a line: the caller
-# sees to it that there is none.
+# Atomic: a CRLF is never taken for two line ends.
+_BLANK_LINE: Final = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
+
+# Whole events whose data begins as a JSON object does, none of them named "error", with comments and the fields that
+# are about reconnecting; or such lines alone. `.` takes in a CR, also one that is no part of a CRLF and so ends a
+# line: the caller sees to it that there is none.
 PLAIN: Final = re.compile(
-    rb"(?:(?:(?:event: (?!error)|id:|:|retry:).*\n)*+data: ?\{.*\n\n|(?::.*\n)++\n)+\Z"
+    rb"(?:data: ?\{.*\n\r?\n|(?:(?:event: (?!error)|id:|:|retry:).*\n)++(?:data: ?\{.*\n)?+\r?\n)++\Z"
 )
 
 _plain: Final = PLAIN.match
 
-# A chunk that is exactly one event, the most common of all.
-_ONE: Final = re.compile(rb"(?:event: ?(.*)\n)?data: ?(\{.*)\n\n\Z")
+lone_cr: Final = re.compile(rb"\r(?!\n)").search
+"""Finds a CR that ends a line by itself, or may be the first half of a CRLF that was cut."""
+
+# An event of the most common form, in bytes without CR.
+_COMMON: Final = re.compile(rb"(?:event: ?(.*)\n)?data: ?(.*)\n\n")
 
 # The longest beginning of an event that is held back, to be looked at as a whole: most events are shorter.
 _MAX_HELD: Final = 16 * 1024
@@ -39,6 +45,8 @@ _MAX_NAME: Final = 1024
 
 _CR: Final = 13
 
+_NONE: Final[Sequence[RawEvent]] = ()
+
 # A comment, and the fields that are about reconnecting.
 _SILENT: Final = (b"", b"id", b"retry")
 
@@ -46,11 +54,17 @@ _SILENT: Final = (b"", b"id", b"retry")
 class SSEFramer:
     """Cuts bytes into events.
 
+    Most events say nothing. Pieces of a body are looked at as a whole for what can matter, from the beginning of an
+    event to the last blank line that is here, and cut only where something is found; the beginning of the event after
+    that is held back until its end has come. Whatever is uncommon (a CR without LF, a long event) is cut line by line
+    from there on, until an event ends.
+
     Args:
         max_event: the largest event that is kept whole, in bytes.
 
     Attributes:
         idle: nothing is pending, so that the next byte begins an event.
+        plain: finds whole events that need not be cut.
     """
 
     __slots__ = (
@@ -68,6 +82,8 @@ class SSEFramer:
         "idle",
     )
 
+    plain: Search | None = _plain
+
     def __init__(self, max_event: int) -> None:
         self._max = max_event
         self._out: list[RawEvent] = []
@@ -82,38 +98,50 @@ class SSEFramer:
         self._held: bytes = b""
         self.idle = True
 
-    @property
-    def plain(self) -> Callable[[bytes], object]:
-        """Finds whole events that need not be cut."""
-        return _plain
-
-    def worth(self, chunk: bytes, trigger: Search) -> bytes:
-        """What has to be cut of these bytes and of those held back.
-
-        Events in which the trigger finds nothing are left out, and the beginning of one is held back: most events
-        say nothing, and need not be cut to know that, wherever their bytes were.
-        """
+    def feed(self, chunk: bytes, trigger: Search = anything) -> Sequence[RawEvent]:
+        """The events that these bytes complete, but not those of JSON objects in which the trigger finds nothing."""
         if not self._between:
-            return chunk
-        searched = max(len(self._held) - 1, 0)
-        chunk, self._held = self._held + chunk, b""
-        self.idle = False
-        whole = chunk.replace(b"\r\n", b"\n") if _CR in chunk else chunk
-        blank = whole.rfind(b"\n\n", searched)
+            return self._resume(chunk, trigger)
+        before = len(self._held)
+        body = self._held + chunk
+        searched = before - 1 if before else 0  # the LF before a blank line may be held back
+        blank = body.rfind(b"\n\n", searched)
         end = blank + 2 if blank >= 0 else 0
-        whole, rest = whole[:end], whole[end:]
-        if len(rest) > _MAX_HELD or _CR in rest or _CR in whole:
-            return chunk  # lines that end with CR, one that may, or a long one: line by line
+        if _CR in body:
+            if lone_cr(body) is not None:
+                return self._cut_from_here(body)
+            blank = body.rfind(b"\n\r\n", searched)
+            end = max(end, blank + 3 if blank >= 0 else 0)
+        rest = body[end:]
+        if len(rest) > _MAX_HELD:
+            return self._cut_from_here(body)
         self._held = rest
         self.idle = not rest
-        return b"" if trigger(whole) is None and _plain(whole) is not None else whole
+        if not end:
+            return _NONE
+        whole = body[:end]
+        if trigger(whole) is None and _plain(whole) is not None:
+            return _NONE
+        events = _common(whole) if end <= self._max else None
+        return self._cut(whole) if events is None else events
 
-    def feed(self, chunk: bytes) -> list[RawEvent]:
-        """The events that these bytes complete."""
-        if self._between and len(chunk) <= self._max:
-            event = _single(chunk)
-            if event is not None:
-                return [event]
+    def _resume(self, chunk: bytes, trigger: Search) -> Sequence[RawEvent]:
+        """Cut line by line up to the end of an event, and go on as ever behind it."""
+        end = _first_end(chunk)
+        if not end:
+            return self._cut(chunk)
+        events = self._cut(chunk[:end])
+        rest = chunk[end:]
+        if not rest:
+            return events
+        return [*events, *(self.feed(rest, trigger) if self._between else self._cut(rest))]
+
+    def _cut_from_here(self, body: bytes) -> list[RawEvent]:
+        self._held = b""
+        return self._cut(body)
+
+    def _cut(self, chunk: bytes) -> list[RawEvent]:
+        """The events that these bytes complete, line by line."""
         if self._after_cr and chunk:
             self._after_cr = False
             if chunk.startswith(b"\n"):
@@ -140,7 +168,7 @@ class SSEFramer:
     def finish(self) -> list[RawEvent]:
         """The events that the end of the source completes: a last line and a last blank line may be missing."""
         held, self._held = self._held, b""
-        self._out = self.feed(held)
+        self._out = self._cut(held)
         self._end_line(b"")
         self._dispatch()
         return self._taken()
@@ -191,7 +219,7 @@ class SSEFramer:
         if field == b"data":
             self._add_data(value)
         elif field == b"event":
-            self._name = value[:_MAX_NAME].decode("utf-8", "replace") or None
+            self._name = _name(value)
         elif field == b"error":
             self._out.append(("error", value, None))
         elif field in _SILENT:
@@ -218,10 +246,31 @@ class SSEFramer:
         self._name = None
 
 
-def _single(chunk: bytes) -> RawEvent | None:
-    """The event that a chunk is, where it is exactly one of the common form."""
-    match = None if _CR in chunk else _ONE.match(chunk)
-    if match is None:
-        return None
-    name = match[1]
-    return name[:_MAX_NAME].decode("utf-8", "replace") or None if name else None, match[2], None
+def _first_end(chunk: bytes) -> int:
+    """Where the first blank line ends; 0 where there is none."""
+    if _CR in chunk:
+        found = _BLANK_LINE.search(chunk)
+        return found.end() if found else 0
+    blank = chunk.find(b"\n\n")
+    return blank + 2 if blank >= 0 else 0
+
+
+def _common(whole: bytes) -> list[RawEvent] | None:
+    """The events that these bytes are, where all are of the common form."""
+    if _CR in whole:
+        whole = whole.replace(b"\r\n", b"\n")
+    events: list[RawEvent] = []
+    at = 0
+    while at < len(whole):
+        event = _COMMON.match(whole, at)
+        if event is None:
+            return None
+        name, data = event.groups()
+        events.append((_name(name) if name else None, data, None))
+        at = event.end()
+    return events
+
+
+def _name(value: bytes) -> str | None:
+    """The name of an event, as far as it can say anything; an empty one is none."""
+    return value[:_MAX_NAME].decode("utf-8", "replace") or None

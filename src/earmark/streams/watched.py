@@ -27,6 +27,7 @@ from earmark.streams.sources import (
     iterator_of,
     not_running,
 )
+from earmark.streams.sse import lone_cr
 from earmark.streams.telling import Teller
 from earmark.streams.watcher import Watcher
 
@@ -106,13 +107,15 @@ class WatchedStream(ObservedStream[T]):
             raise
         self._items += 1
         watcher = self._watcher
+        plain = watcher.plain
         piece: Any = item
         # Not `isinstance`, which asks an item for its class, and may be told anything.
         if (
-            type(piece) is bytes
-            and watcher.plain(piece) is not None
+            plain is not None
+            and type(piece) is bytes
+            and plain(piece) is not None
             and watcher.trigger(piece) is None
-            and _CR not in piece
+            and (_CR not in piece or lone_cr(piece) is None)
         ):
             watcher.size += len(piece)
         elif self._observed is None and watcher.see(item):

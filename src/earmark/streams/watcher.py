@@ -8,34 +8,27 @@ passes them on can know that without a call: see `plain` and `trigger`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
 from earmark.streams.dialect import Dialect, DialectFactory
 from earmark.streams.framing import Framing, Kind
 from earmark.streams.jsontext import decoded
-from earmark.streams.kept import RawEvent, Search, salvage
+from earmark.streams.kept import RawEvent, Search, anything, salvage
 from earmark.streams.observed import Observed, Outcome
 from earmark.streams.payloads import event_of
 from earmark.streams.reader import Reader
+from earmark.streams.sse import lone_cr
 from earmark.streams.undecided import Undecided
 from earmark.usage import Usage
 
 logger = logging.getLogger("earmark.streams")
 _BLANKS: Final = (b" ", b"\t", b"\n", b"\r")
 
+_CR: Final = 13  # as a number it is looked for several times as fast as as a piece of bytes
 
 _LEFT: Final = ("open", "closed", "cancelled", "dropped")
-
-
-def _never(_: bytes) -> None:
-    """Find nothing."""
-
-
-def _always(_: bytes) -> bool:
-    """Find something in anything."""
-    return True
 
 
 class Watcher:
@@ -48,7 +41,8 @@ class Watcher:
         count_text: whether the text is measured; then every event is parsed.
 
     Attributes:
-        plain: an item of bytes without CR in which this finds something, and `trigger` nothing, need not be seen.
+        plain: bytes in which this finds something, and `trigger` and `lone_cr` nothing, need not be seen; None where
+            all have to be.
         trigger: see `plain`.
         dialect: the reader of the stream.
         size: the bytes of the pieces of a body; whoever passes one on unseen adds its length.
@@ -80,7 +74,7 @@ class Watcher:
         self._complained = False
         self.size = 0
         self.text_length: int | None = 0 if count_text else None
-        self.plain: Search = _never
+        self.plain: Search | None = None
         self._speak(Undecided() if factory is None else factory(expected_choices))
 
     @property
@@ -97,12 +91,7 @@ class Watcher:
             elif isinstance(item, bytes):
                 self._see_bytes(item)
             elif isinstance(item, str):
-                piece = item.encode("utf-8", "surrogatepass")
-                # As whoever passes on bytes has looked already.
-                if self.plain(piece) is None or self.trigger(piece) is not None or b"\r" in piece:
-                    self._see_bytes(piece)
-                else:
-                    self.size += len(piece)
+                self._see_text(item)
             elif isinstance(item, bytearray):
                 self._see_bytes(bytes(item))
             elif isinstance(item, memoryview):
@@ -168,22 +157,37 @@ class Watcher:
             self._complain("how a stream ended could not be read", exc_info=True)
         return "truncated"
 
+    def _see_text(self, item: str) -> None:
+        piece = item.encode("utf-8", "surrogatepass")
+        plain = self.plain
+        # As whoever passes on bytes has looked already.
+        if (
+            plain is not None
+            and plain(piece) is not None
+            and self.trigger(piece) is None
+            and (_CR not in piece or lone_cr(piece) is None)
+        ):
+            self.size += len(piece)
+        else:
+            self._see_bytes(piece)
+
     def _see_bytes(self, piece: bytes) -> None:
         self.size += len(piece)
         framing = self._framing
         framer = framing.framer
         if framer is not None:
-            piece = framer.worth(piece, self.trigger)
-            if piece:
-                self._read(framer.feed(piece))
+            events = framer.feed(piece, self.trigger)
+            if events:
+                self._read(events)
         else:
             known = framing.kind
             self._read(framing.feed(piece))
             framer = framing.framer
             if known is None and framing.kind == "opaque":
                 _warn_of_compression()
-        if framer is not None:
-            self.plain = framer.plain if framer.idle else _never
+        # Where text is measured, no event can be passed on unseen.
+        if framer is not None and self.text_length is None:
+            self.plain = framer.plain if framer.idle else None
 
     def _see_object(self, item: object) -> None:
         found = event_of(item)
@@ -196,7 +200,7 @@ class Watcher:
         else:
             self._observe(name, payload)
 
-    def _read(self, events: list[RawEvent]) -> None:
+    def _read(self, events: Sequence[RawEvent]) -> None:
         """Read events up to the end of the stream: what comes after it says nothing, in the same piece or later."""
         for name, data, tail in events:
             if self.dialect.ended:
@@ -256,7 +260,7 @@ class Watcher:
         """From now on this reads the stream."""
         self.dialect = dialect
         measured = self.text_length is not None
-        self.trigger: Search = _always if measured else self._search_of(dialect)
+        self.trigger: Search = anything if measured else self._search_of(dialect)
         # Where nothing else is to be done with an event, it goes to the dialect directly.
         self._direct = None if measured or type(dialect) is Undecided else dialect.observe
 
@@ -269,7 +273,7 @@ class Watcher:
             self._complain(
                 "%s has a trigger that is no pattern of bytes", dialect.name, exc_info=True
             )
-            return _always
+            return anything
         return search
 
     def _complain(self, message: str, *details: object, exc_info: bool = False) -> None:

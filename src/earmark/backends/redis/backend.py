@@ -33,6 +33,7 @@ from earmark.backends.redis.standing import Standing
 from earmark.clock import Clock, Reading, injected, wall_clock
 from earmark.core.admission import algorithm_of
 from earmark.core.hold import Hold, Verb
+from earmark.core.joint import divided, parts_of
 from earmark.core.settlement import NOTHING
 from earmark.errors import BackendUnavailable, RequestIdConflict
 from earmark.ids import Id, id_of, name_of
@@ -159,7 +160,7 @@ class RedisBackend:
             return self._without_store(hold, error)
         except asyncio.CancelledError:
             if asked.take_back():
-                self._unsent.add(hold.id)
+                self._unsent.update(part.id for part in parts_of(hold))
             raise
         self._local.tidy()
         return self._stands(hold, message, answer)
@@ -179,7 +180,7 @@ class RedisBackend:
             raise BackendUnavailable(msg)
         hold.at = decision.at
         hold.seen = states(hold.scopes, decision.seen)
-        return hold if decision.word == "held" else None
+        return divided(hold) if decision.word == "held" else None
 
     async def resolve(
         self,
@@ -313,7 +314,8 @@ class RedisBackend:
 
     def _take_back(self, hold: Hold) -> None:
         """Have the store undo a reserve, and forget one that comes after this."""
-        self._owe(self._messages.resolve(hold, "withdraw", NOTHING, NOTHING))
+        for part in parts_of(hold):
+            self._owe(self._messages.resolve(part, "withdraw", NOTHING, NOTHING))
 
     def _without_store(self, hold: Hold, outage: Outage) -> Hold | None:
         """Decide in the store's place."""
@@ -332,6 +334,7 @@ class RedisBackend:
             hold.seen = [algorithm_of(limit).unused() for limit in limits]
         if standing is hold:
             self._standing.admitted()
+            divided(hold)
         return standing
 
     def _taken_without_store(self, hold: Hold) -> Hold | None:

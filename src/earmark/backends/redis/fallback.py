@@ -14,6 +14,7 @@ from earmark.backends.protocol import Desk
 from earmark.backends.store import MemoryStore
 from earmark.clock import Reading
 from earmark.core.hold import Hold, Verb
+from earmark.core.joint import Joint
 from earmark.limits import Limit, Limits, Scope
 
 
@@ -45,6 +46,21 @@ class LocalShare:
 
     def reserve(self, hold: Hold) -> Hold | None:
         """Decide over the shares, and write into the hold that they decided."""
+        part = (
+            Joint(*map(self._share_of, hold.parts))
+            if isinstance(hold, Joint)
+            else self._share_of(hold)
+        )
+        self._keeps = True
+        standing = self._store.reserve(part)
+        self._lay_down()
+        hold.place = "local"
+        hold.shares, hold.seen, hold.at = part.scopes, part.seen, part.at
+        if isinstance(standing, _Part):
+            return standing.whole
+        return hold if standing is part else None
+
+    def _share_of(self, hold: Hold) -> _Part:
         part = _Part()
         part.whole = hold
         part.id, part.request_id = hold.id, hold.request_id
@@ -52,12 +68,7 @@ class LocalShare:
         part.scopes = tuple(
             Scope(scope.key, self._scaled(scope.limits), scope.enforce) for scope in hold.scopes
         )
-        self._keeps = True
-        standing = self._store.reserve(part)
-        self._lay_down()
-        hold.place = "local"
-        hold.shares, hold.seen, hold.at = part.scopes, part.seen, part.at
-        return standing.whole if isinstance(standing, _Part) else None
+        return part
 
     def resolve(
         self, hold: Hold, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from earmark.backends.redis.keys import Keys
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
+from earmark.core.joint import Joint
 from earmark.core.notation import read_amounts, read_scope, write_amounts, write_limits, write_scope
 from earmark.ids import name_of, next_id
 from earmark.limits import CONCURRENCY, Limits, Scope
@@ -78,10 +79,20 @@ class Messages:
 
     def reserve(self, hold: Hold) -> Message:
         """Decide and debit."""
+        if isinstance(hold, Joint):
+            return self._reserve_parts(hold.parts)
         keys, scopes = self._scopes(hold.scopes, self._own_keys(hold))
         lease_us = self.lease_of(hold) if any(map(limits_slots, hold.scopes)) else 0
         body = f"[{lease_us},{_amounts(hold.asks)}{scopes}]"
         return Message("reserve", name_of(hold.id), keys, body, hold.request_id is not None)
+
+    def _reserve_parts(self, parts: tuple[Hold, ...]) -> Message:
+        """All at once: the messages of the parts, a line each, with all records in front of the other keys."""
+        messages = [self.reserve(part) for part in parts]
+        keys = tuple(message.keys[0] for message in messages)
+        keys += tuple(key for message in messages for key in message.keys[1:])
+        body = "\n".join(message.body for message in messages)
+        return Message("reserve", messages[0].id, keys, body)
 
     def lease_of(self, hold: Hold) -> int:
         """Microseconds for which a slot is held without a renewal."""

@@ -55,7 +55,7 @@ local function judge(scopes, asks, now)
       end
     end
   end
-  return table.concat(seen, ' '), asked, generations, refused
+  return seen, asked, generations, refused
 end
 
 return {load_scopes = load_scopes, judge = judge}

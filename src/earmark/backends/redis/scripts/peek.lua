@@ -7,5 +7,5 @@ return function(message)
   local body = cjson.decode(message.body)
   local scopes, now = admission.load_scopes(message, body, message.now)
   local seen = admission.judge(scopes, body[2], now)
-  return format('seen %d %s', now, seen)
+  return format('seen %d %s', now, table.concat(seen, ' '))
 end

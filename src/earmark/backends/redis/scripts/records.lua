@@ -3,6 +3,11 @@
 -- id is 0 where the key has it, and a generation -1 where its renewal has found a reset. The message is [lease, asks, scope, ...], a scope [key, enforced, limit's name,
 -- amount or {amount, capacity}, ...]. Twin: earmark.backends.book, and earmark.core.hold for what a hold is.
 
+-- The id of a reservation under whose record's key.
+local function id_of(key)
+  return string.match(key, '^[^:]*:r:(.*)$')
+end
+
 local function load(key, now)
   local text = call('GET', key)
   if not text then
@@ -21,7 +26,7 @@ local function load(key, now)
     generations[line[position]] = line[position + 1]
   end
   return {
-    key = key, own = line[1] == 0, id = line[1] == 0 and string.match(key, '^[^:]*:r:(.*)$') or line[1], at = line[2], renewed = line[3],
+    key = key, own = line[1] == 0, id = line[1] == 0 and id_of(key) or line[1], at = line[2], renewed = line[3],
     adopted = line[4] % 2 == 1, again = line[4] >= 2, seen = line[5], generations = generations,
     body = string.sub(text, newline + 1),
   }
@@ -45,4 +50,4 @@ local function save(record)
   )
 end
 
-return {load = load, write = write, save = save}
+return {id_of = id_of, load = load, write = write, save = save}

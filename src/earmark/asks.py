@@ -1,10 +1,10 @@
-"""What a call of the limiter was given, checked before any state changes (R12)."""
+"""What a call asks of a limiter, checked before any state changes: scopes, amounts, a lease (R12)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from earmark.amounts import check_amount
+from earmark.amounts import MAX_AMOUNT, check_amount
 from earmark.limits import CONCURRENCY, Scope, check_key, lease_microseconds, to_microseconds
 from earmark.usage import Usage
 
@@ -29,7 +29,7 @@ def check_scopes(scopes: tuple[Scope, ...]) -> bool:
     return limited
 
 
-def checked_lease(lease: float | None, wait: float | None) -> int | None:
+def checked_lease(lease: float | None, wait: float | None = None) -> int | None:
     """The lease in microseconds; a wait is a number of seconds, and 0 waits for nothing."""
     if wait is not None and wait != 0:
         to_microseconds("wait", wait)
@@ -37,7 +37,13 @@ def checked_lease(lease: float | None, wait: float | None) -> int | None:
 
 
 def asks_of(tokens: int | Usage, amounts: Mapping[str, int] | None) -> Mapping[str, int]:
-    """What a request asks, by metric."""
+    """What a request asks, by metric.
+
+    Raises:
+        ValueError: a bad amount or metric, or one that `tokens` asks already.
+    """
+    if amounts is None and type(tokens) is int and 0 <= tokens <= MAX_AMOUNT:
+        return {"tokens": tokens}
     asks: dict[str, int] = {}
     if isinstance(tokens, Usage):
         asks.update(tokens.floors())
@@ -55,7 +61,7 @@ def asks_of(tokens: int | Usage, amounts: Mapping[str, int] | None) -> Mapping[s
     return asks
 
 
-def added_by(tokens: int | Usage, *, bare: bool) -> Mapping[str, int]:
+def added_of(tokens: int | Usage, *, bare: bool) -> Mapping[str, int]:
     """What an addition counts, by metric."""
     if isinstance(tokens, Usage):
         return {"tokens": tokens.total or 0} if bare else tokens.determined()

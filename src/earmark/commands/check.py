@@ -1,0 +1,83 @@
+"""Check a policies file, and show what applies to a request.
+
+Mistakes go to standard error, one a line, and the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Final
+
+from earmark.limits import CONCURRENCY, DAY, HOUR, MICROSECONDS, MINUTE, SECOND, Limit
+
+if TYPE_CHECKING:
+    from earmark.policies import Policies
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the file and a request."""
+    parser.add_argument("file", metavar="FILE", help="YAML, TOML or JSON, as its name ends")
+    parser.add_argument("--tenant", help="show what applies to this tenant")
+    parser.add_argument("--model", help="… when it asks for this model")
+    parser.add_argument(
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        type=_dim,
+        help="… and this is known of the request, such as team=research; may be repeated",
+    )
+
+
+def _dim(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not name or not sign or name in {"tenant", "model"}:
+        msg = f"expected NAME=VALUE, such as team=research, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return name, value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, and show."""
+    from earmark.policies import Policies
+
+    try:
+        policies = Policies.load(arguments.file)
+        applying = [] if arguments.tenant is None else _applying(policies, arguments)
+    except ValueError as error:  # a PolicyError, or a tenant or a model that is no key
+        print(error, file=sys.stderr)  # noqa: T201 - a command's answer
+        return 1
+    lines = [repr(policies).strip("<>"), *applying]
+    print("\n".join(lines))  # noqa: T201
+    return 0
+
+
+def _applying(policies: Policies, arguments: argparse.Namespace) -> list[str]:
+    """What applies to the request, a scope or a limit a line."""
+    lines: list[str] = []
+    if arguments.model and policies.resolve(arguments.model) != arguments.model:
+        lines.append(f"{arguments.model} stands for {policies.resolve(arguments.model)}")
+    scopes = policies.scopes(tenant=arguments.tenant, model=arguments.model, **dict(arguments.dim))
+    for scope in scopes:
+        lines.append(scope.key if scope.enforce else f"{scope.key} (counts, and never refuses)")
+        lines += [f"    {_said(limit)}" for limit in scope.limits]
+    return lines or ["no limit applies"]
+
+
+def _said(limit: Limit) -> str:
+    """A limit in words."""
+    if limit.metric == CONCURRENCY:
+        return f"{limit.amount:,} at once"
+    window = _WINDOWS.get(limit.window_us, f"{limit.window:g} seconds")
+    burst = "" if limit.burst is None else f", burst {limit.burst:,}"
+    algorithm = limit.algorithm.replace("_", " ")
+    return f"{limit.amount:,} {limit.metric} per {window} ({algorithm}{burst})"
+
+
+_WINDOWS: Final = {
+    SECOND * MICROSECONDS: "second",
+    MINUTE * MICROSECONDS: "minute",
+    HOUR * MICROSECONDS: "hour",
+    DAY * MICROSECONDS: "day",
+}

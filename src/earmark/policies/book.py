@@ -1,0 +1,157 @@
+"""Policies made ready to be asked: never changed once they are made, so that a reload swaps them whole.
+
+Every answer is made of scopes that are kept, and kept itself, so that a request costs one look-up. What clients can
+make up (a tenant that is not listed, a model that no rule names) has a small room of its own, and cannot drive
+out what the file knows: neither room grows beyond its bound, and a lost answer costs some microseconds (C67).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from earmark.limits import Limits, Scope, check_key
+from earmark.policies.checking import OWN_DIMS
+from earmark.policies.keys import rule_key, scope_key, tenant_key
+from earmark.policies.matching import Index, Matcher
+from earmark.policies.shape import DefaultPart, FilePart, Limited
+
+Scopes: TypeAlias = tuple[Scope, ...]
+Question: TypeAlias = tuple[str | None, ...]
+
+PASSING: Final = 4_096
+KEPT: Final = 16_384
+KEPT_PER_TENANT: Final = 8
+
+
+class _Own(NamedTuple):
+    """What one tenant has for itself."""
+
+    scope: Scope
+    rules: Index[Scope]
+
+
+class _Across(NamedTuple):
+    """A limit across tenants."""
+
+    own: str
+    matcher: Matcher | None
+    by: tuple[str, ...]
+    limits: Limits
+    enforce: bool
+
+    def scope(self, values: Mapping[str, str | None]) -> Scope | None:
+        """The scope of a request with these values; None where it is not concerned.
+
+        An empty value is no value: nobody shares a limit with all who have none (C67).
+        """
+        model = values["model"]
+        if self.matcher is not None and not (model and self.matcher.meets(model)):
+            return None
+        parts: list[str] = []
+        for name in self.by:
+            value = values.get(name)
+            if not value:
+                return None
+            parts.append(value)
+        return Scope(scope_key(self.own, parts), self.limits, self.enforce)
+
+
+class Book:
+    """The policies of one file.
+
+    Attributes:
+        dims: what a request is asked for beside tenant and model, in the order of questions.
+        kept: the answers to questions about what the file knows.
+        passing: the answers to all others.
+        aliases: names that stand for models.
+    """
+
+    __slots__ = (
+        "_across",
+        "_bound",
+        "_default",
+        "_lock",
+        "_named",
+        "_tenants",
+        "aliases",
+        "dims",
+        "kept",
+        "passing",
+    )
+
+    def __init__(self, file: FilePart) -> None:
+        self._lock = threading.Lock()
+        self._default = file.default
+        self._tenants = {part.key: _own(part, part.key) for part in file.tenants}
+        self._across = tuple(
+            _Across(part.id, part.match, tuple(part.by), part.limits.made, part.enforce)
+            for part in file.scopes
+            if part.limits.made.all
+        )
+        self.dims = tuple(sorted({name for one in self._across for name in one.by} - OWN_DIMS))
+        self.aliases = dict(file.aliases)
+        rules = [rule for part in [file.default, *file.tenants] for rule in part.models]
+        matchers = [rule.match for rule in rules] + [
+            one.matcher for one in self._across if one.matcher is not None
+        ]
+        self._named = {
+            *(matcher.text for matcher in matchers if not matcher.prefix),
+            *self.aliases,
+            *self.aliases.values(),
+        }
+        self.kept: dict[Question, Scopes] = {}
+        self.passing: dict[Question, Scopes] = {}
+        self._bound = max(KEPT, KEPT_PER_TENANT * len(self._tenants))
+
+    def find(
+        self, tenant: str, model: str | None, dims: Mapping[str, str | None]
+    ) -> tuple[Scope, ...]:
+        """The scopes of a request whose answer is not at hand.
+
+        Raises:
+            ValueError: one of these is no key.
+        """
+        names = ("tenant", "model", *self.dims)
+        given = {**dims, "tenant": tenant, "model": model}
+        values = {name: _value(name, given.get(name)) for name in names}
+        question = tuple(values[name] for name in (names if dims else names[:2]))
+        with self._lock:
+            answer = self.kept.get(question, self.passing.get(question))
+            if answer is None:
+                answer = self._answer(values)
+                known = tenant in self._tenants and (not model or model in self._named)
+                room, bound = (self.kept, self._bound) if known else (self.passing, PASSING)
+                while len(room) >= bound:
+                    del room[next(iter(room))]
+                room[question] = answer
+        return answer
+
+    def _answer(self, values: dict[str, str | None]) -> Scopes:
+        tenant, model = values["tenant"], values["model"]
+        if tenant is None:
+            msg = "tenant must be a non-empty string: tenants without a name would share one limit"
+            raise ValueError(msg)
+        own = self._tenants.get(tenant) or _own(self._default, tenant)
+        if model is not None:
+            model = values["model"] = self.aliases.get(model, model)
+        rule = None if model is None else own.rules.find(model)
+        scopes = (own.scope, rule, *(one.scope(values) for one in self._across))
+        # What has no limits concerns nobody.
+        return tuple(scope for scope in scopes if scope is not None and scope.limits.all)
+
+
+def _own(part: DefaultPart, tenant: str) -> _Own:
+    scope = _scope(tenant_key(tenant), part)
+    rules = ((rule.match, _scope(rule_key(rule.name, tenant), rule)) for rule in part.models)
+    return _Own(scope, Index(rules))
+
+
+def _scope(key: str, part: Limited) -> Scope:
+    return Scope(key, part.limits.made, part.enforce)
+
+
+def _value(name: str, value: object) -> str | None:
+    """A value of a request; an empty one is none."""
+    return None if value is None or value == "" else check_key(name, value)
