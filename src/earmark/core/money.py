@@ -6,7 +6,7 @@ to "no limit"; a cost may have any fraction, and is rounded up to the nano-unit,
 
 from __future__ import annotations
 
-from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
+from decimal import Decimal
 from fractions import Fraction
 from math import ceil
 from typing import Final
@@ -18,8 +18,7 @@ MAX_NANO: Final = 2**63 - 1
 """The most that a ledger counts: what a database's integer holds, about 9.2 thousand million units."""
 
 _MICRO: Final = 1_000  # nano-units
-# Whatever has more digits than this is no amount of money, and a mere exponent must not become a long number.
-_EXACT: Final = Context(prec=60, traps=[Inexact, InvalidOperation, Overflow])
+_MOST_DIGITS: Final = 1_000  # before the point, and behind it
 
 
 def nano_of(name: str, amount: object) -> int:
@@ -54,15 +53,19 @@ def fraction_of(name: str, amount: object) -> Fraction:
     """Return an amount of money exactly.
 
     Raises:
-        ValueError: it is no Decimal (or int), not finite, negative, or of more than 60 digits.
+        ValueError: it is no Decimal (or int), not finite, negative, or of more than a thousand digits.
     """
     if type(amount) is int:
         amount = Decimal(amount)
     if isinstance(amount, Decimal) and amount.is_finite() and amount >= 0:
-        try:
-            return Fraction(_EXACT.quantize(amount, Decimal("1e-30")))
-        except (Inexact, InvalidOperation):
-            pass
+        exponent = amount.as_tuple().exponent
+        # A mere exponent must not become a long number.
+        if (
+            isinstance(exponent, int)
+            and exponent >= -_MOST_DIGITS
+            and amount.adjusted() <= _MOST_DIGITS
+        ):
+            return Fraction(amount)
     msg = f"{name} must be a Decimal, finite and not negative, not {amount!r}"
     raise ValueError(msg)
 
