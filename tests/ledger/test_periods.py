@@ -1,8 +1,8 @@
-"""When a period begins and ends, by the calendar: tables of real clock changes, and the law that periods are a partition."""
+"""When a period begins and ends: tables of real clock changes, and the law that periods are a partition of time."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -116,11 +116,10 @@ def test_total_has_no_end() -> None:
 @given(
     st.sampled_from(["daily", "weekly", "monthly"]),
     st.sampled_from(ZONES),
-    st.datetimes(datetime(1990, 1, 1), datetime(2037, 12, 1)),
+    st.integers(631_152_000_000_000, 2_143_238_400_000_000),  # from 1990 to 2037
 )
-def test_c49_periods_are_a_partition_of_time(period: str, zone: str, naive: datetime) -> None:
+def test_c49_periods_are_a_partition_of_time(period: str, zone: str, now: int) -> None:
     """C49: every instant is in one period, the next one begins where it ends, and each begins with a local day."""
-    now = microseconds(naive.replace(tzinfo=UTC))
     found = interval_of(budget(period, zone), now)
     assert found.starts <= now < found.ends
     assert interval_of(budget(period, zone), found.starts) == found

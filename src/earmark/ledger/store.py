@@ -28,6 +28,9 @@ PAUSE: Final = 0.5
 
 _TRIES: Final = 5
 
+_AT_ONCE: Final = 10
+"""So many transactions of one event loop at a time; they would wait for one another's rows."""
+
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
 
@@ -48,6 +51,7 @@ class _Place(NamedTuple):
 
     engine: AsyncEngine
     line: Line | None
+    turns: asyncio.Semaphore  # who waits for its turn waits for no answer: a queue is no outage
 
 
 class Store:
@@ -121,7 +125,7 @@ class Store:
             if place.line is not None:  # which has a limit of its own
                 answer = await asked
             else:
-                async with asyncio.timeout(self._timeout):
+                async with place.turns, asyncio.timeout(self._timeout):
                     answer = await asked
         except Exception as error:
             if not is_outage(error):
@@ -155,7 +159,8 @@ class Store:
             engine = create_async_engine(self._url)
             if self.dialect == "sqlite":
                 event.listen(engine.sync_engine, "connect", self._prepare)
-        return _Place(engine, Line(engine, self._timeout) if self.dialect == "sqlite" else None)
+        line = Line(engine, self._timeout) if self.dialect == "sqlite" else None
+        return _Place(engine, line, asyncio.Semaphore(_AT_ONCE))
 
     def _prepare(self, connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
         """A SQLite connection: readers beside the writer, commits that a power cut leaves, patience with others."""
