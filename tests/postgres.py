@@ -86,9 +86,9 @@ class PostgresServer:
         assert done.returncode == 0, done.stderr
 
     def stop(self) -> None:
-        """End it at once; clients lose their connections."""
+        """End it: clients lose their connections, and what was committed is kept."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGQUIT)
+            self._process.send_signal(signal.SIGINT)
             self._process.wait()
 
     def freeze(self) -> None:

@@ -104,8 +104,8 @@ class Reservation:
 
     @property
     def degraded(self) -> bool:
-        """Whether it was admitted without the store."""
-        return self._hold.degraded
+        """Whether it was admitted without the store, or without the ledger."""
+        return self._hold.unsure
 
     def __repr__(self) -> str:
         keys = ", ".join(scope.key for scope in self._hold.scopes)

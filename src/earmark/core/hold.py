@@ -80,6 +80,11 @@ class Hold:
         return hasattr(self, "place")
 
     @property
+    def unsure(self) -> bool:
+        """Whether the store, or the ledger where it spends, was not asked."""
+        return self.degraded or getattr(getattr(self, "charge", None), "unsaid", False)
+
+    @property
     def judged(self) -> tuple[Scope, ...]:
         """The scopes by which it was judged."""
         return getattr(self, "shares", self.scopes)

@@ -116,11 +116,11 @@ class Ledger:
 
     async def create(self) -> None:
         """Make the tables that are not there yet."""
-        await self._asked(
-            self._store.write(
-                lambda connection: connection.run_sync(self.tables.metadata.create_all)
-            )
-        )
+
+        async def work(connection: AsyncConnection) -> None:
+            await connection.run_sync(self.tables.metadata.create_all)
+
+        await self._asked(self._store.write(work, patient=True))
 
     async def hold(self, charge: Charge) -> None:
         """Set a charge's amount aside, or refuse it.
@@ -241,7 +241,7 @@ class Ledger:
         work = partial(
             self._reading.rows, which=which, after=after, limit=limit, request_id=request_id
         )
-        return await self._asked(self._store.read(work))
+        return await self._asked(self._store.read(work, patient=True))
 
     async def summary(
         self,
@@ -266,12 +266,12 @@ class Ledger:
         which = Filter(key, since, until)
         work = partial(self._reading.summary, which=which, by=tuple(by), zone=check_zone(zone))
         await self._tidy(look=True)
-        return await self._asked(self._store.read(work))
+        return await self._asked(self._store.read(work, patient=True))
 
     async def verify(self) -> tuple[Drift, ...]:
         """Recompute every total from the log; returns those that differ."""
         await self._tidy(look=True)
-        return await self._asked(self._store.read(self._reading.verify))
+        return await self._asked(self._store.read(self._reading.verify, patient=True))
 
     def health(self) -> LedgerHealth:
         """Whether the database can be reached, and what it is owed."""

@@ -10,8 +10,9 @@ import asyncio
 import sys
 import time
 import weakref
-from collections.abc import Coroutine
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import event, make_url
 from sqlalchemy.engine import URL
@@ -22,6 +23,8 @@ from earmark.ledger.line import Line, Work
 from earmark.shielding import in_trio
 
 Result = TypeVar("Result")
+
+_Ask: TypeAlias = Callable[[Work[Result]], Coroutine[Any, Any, Result]]
 
 PAUSE: Final = 0.5
 """Seconds for which a database that could not be reached is not asked."""
@@ -86,26 +89,35 @@ class Store:
         """Whether it was out of reach a moment ago."""
         return time.monotonic() < self._down_until
 
-    async def write(self, work: Work[Result]) -> Result:
+    async def write(self, work: Work[Result], *, patient: bool = False) -> Result:
         """Run work in a transaction; it has happened once this returns.
+
+        Args:
+            work: what is to be done.
+            patient: it may take as long as it does.
 
         Raises:
             Unreachable: it has happened or has not.
         """
         place = self._place()
-        asked = _run(place.engine, work) if place.line is None else place.line.run(work)
-        return await self._answered(place, asked)
+        if place.line is not None:
+            return await self._answered(place, place.line.run, work, patient=patient)
+        return await self._answered(place, partial(_run, place.engine), work, patient=patient)
 
-    async def read(self, work: Work[Result]) -> Result:
+    async def read(self, work: Work[Result], *, patient: bool = False) -> Result:
         """Run work that changes nothing, on what was committed at one moment.
+
+        Args:
+            work: what is to be found out.
+            patient: it may take as long as it does.
 
         Raises:
             Unreachable: nobody could answer.
         """
         place = self._place()
         if place.line is not None and self._only_one:
-            return await self._answered(place, place.line.run(work))
-        return await self._answered(place, _look(place.engine, work))
+            return await self._answered(place, place.line.run, work, patient=patient)
+        return await self._answered(place, partial(_look, place.engine), work, patient=patient)
 
     async def aclose(self) -> None:
         """Close what this loop has open; an engine that was handed in stays open."""
@@ -117,16 +129,20 @@ class Store:
         if self._given is None:
             await place.engine.dispose()
 
-    async def _answered(self, place: _Place, asked: Coroutine[Any, Any, Result]) -> Result:
-        if self.is_down:
-            asked.close()
-            raise Unreachable(self.reason, asked=False)
+    async def _answered(
+        self, place: _Place, ask: _Ask[Result], work: Work[Result], *, patient: bool
+    ) -> Result:
+        self._check()
         try:
-            if place.line is not None:  # which has a limit of its own
-                answer = await asked
+            if place.line is not None:  # which has turns, and a limit of time, of its own
+                answer = await ask(work)
             else:
-                async with place.turns, asyncio.timeout(self._timeout):
-                    answer = await asked
+                async with place.turns:
+                    self._check()
+                    async with asyncio.timeout(None if patient else self._timeout):
+                        answer = await ask(work)
+        except Unreachable:
+            raise
         except Exception as error:
             if not is_outage(error):
                 raise
@@ -135,6 +151,10 @@ class Store:
             raise Unreachable(self.reason, asked=True) from error
         self.reason = None
         return answer
+
+    def _check(self) -> None:
+        if self.is_down:
+            raise Unreachable(self.reason, asked=False)
 
     def _place(self) -> _Place:
         if in_trio() or "asyncio" not in sys.modules:
