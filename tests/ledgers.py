@@ -10,8 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from earmark import Limiter
-from earmark.ledger import Ledger, PriceList, UsageRow
+from earmark import Limiter, Limits, Scope, Usage
+from earmark.ledger import Budget, Ledger, PriceList, Spend, UsageRow
 from earmark.testing import ManualClock
 
 NOON: Final = 1_775_044_800.0
@@ -87,3 +87,12 @@ async def only_row(ledger: Ledger, request_id: str | None = None) -> UsageRow:
 def usd(text: str | int) -> Decimal:
     """An amount of money."""
     return Decimal(text)
+
+
+async def ask(limiter: Limiter, key: str, *budgets: str, usage: Usage, **options: Any) -> None:
+    """One request, from admission to settlement."""
+    spend = Spend(
+        tuple(Budget(name, None, "total") for name in budgets), options.pop("model", "big")
+    )
+    reservation = await limiter.pre_commit(Scope(key, Limits(rpm=100)), spend=spend)
+    await reservation.settle_success(usage, **options)

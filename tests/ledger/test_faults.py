@@ -147,7 +147,7 @@ async def test_an_allowance_is_what_an_outage_may_admit(breaking: Any) -> None:
             assert one.degraded
             assert ledger.health().allowed == 1
             with pytest.raises(BackendUnavailable):
-                await limiter.pre_commit(SCOPE, spend=spend("0.5"))
+                await limiter.pre_commit(spend=spend("0.5"))
             with pytest.raises(RuntimeError, match="ledger"):
                 one.token()
             assert await one.settle_success(1, cost=usd("0.4"))
@@ -181,7 +181,7 @@ async def deaf(ledger: Ledger) -> AsyncIterator[None]:
         await write(work)
         raise Unreachable(None, asked=True)
 
-    ledger._store.write = unheard  # type: ignore[method-assign]
+    ledger._store.write = unheard  # type: ignore[method-assign, assignment]
     yield
     ledger._store.write = write  # type: ignore[method-assign]
 

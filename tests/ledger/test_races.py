@@ -63,9 +63,9 @@ async def test_c31_many_tasks_in_several_processes_on_one_budget(database: Datab
     assert refused
     rows = await ledger.rows(limit=10_000)
     assert {row.request_id: str(row.cost) for row in rows} == admitted
+    spent = len(admitted) * cost
     for key in ("shared", "team", "model"):
-        spent = await ledger.spent(Budget(key, None, "total"))
-        assert spent == len(admitted) * cost
+        assert await ledger.spent(Budget(key, None, "total")) == spent
     # The last that was admitted fitted with its estimate; those before it overran theirs.
     assert spent <= limit + len(admitted) * (cost - estimate)
     assert spent > limit - estimate

@@ -146,7 +146,6 @@ class Ledger:
             if outage.asked:  # it may have been held
                 self._owe(_withdrawal(charge))
             raise
-        self._allowed = 0
         if charge.gone:  # and has waited as long as it could
             await self.resolve(_withdrawal(charge))
 
@@ -353,13 +352,16 @@ class Ledger:
     async def _write(self, work: Work[Result]) -> Result:
         while True:
             try:
-                return await self._store.write(work)
+                done = await self._store.write(work)
             except NoFirstRow as missing:
                 for key in missing.keys:
                     first = partial(
                         self._writing.counting.make_first_row, key=key, currency=missing.currency
                     )
                     await self._store.write(first)
+            else:
+                self._allowed = 0  # the outage is over
+                return done
 
     async def _asked(self, answer: Coroutine[Any, Any, Result]) -> Result:
         try:
