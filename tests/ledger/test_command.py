@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 
@@ -12,6 +11,7 @@ import pytest
 from earmark import Usage
 from earmark.commands import main
 from tests.ledgers import Database, ask, opened, usd
+from tests.servers import HOST, free_port
 
 
 def test_importing_the_ledgers_values_loads_no_sqlalchemy() -> None:
@@ -62,5 +62,5 @@ def test_the_command_shows_days_with_bars(
     with pytest.raises(SystemExit):
         main([*command[:-1], "yesterday"])
     assert "2026-04-01" in capsys.readouterr().err
-    assert main(["spend", f"sqlite:///{os.devnull}/none.db"]) == 1
+    assert main(["spend", f"postgresql://nobody@{HOST}:{free_port()}/none"]) == 1
     assert "cannot be reached" in capsys.readouterr().err

@@ -146,7 +146,8 @@ class Store:
         except Exception as error:
             if not is_outage(error):
                 raise
-            self.reason = f"{type(error).__name__}: {error}".strip(": ")
+            told = getattr(error, "orig", None) or error
+            self.reason = f"{type(told).__name__}: {told}".strip(": ")
             self._down_until = time.monotonic() + PAUSE
             raise Unreachable(self.reason, asked=True) from error
         self.reason = None
