@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from earmark import Denial, ObservedStream, RateLimited
+from earmark import BudgetExceeded, Denial, ObservedStream, RateLimited, Refused
 
 
 class Streamed(StreamingResponse):
@@ -34,6 +34,15 @@ def failed(
     return JSONResponse({"error": error}, status, headers)
 
 
+def refused(refusal: Refused) -> JSONResponse:
+    """A 429 that says why."""
+    if isinstance(refusal, RateLimited):
+        return rate_limited(refusal)
+    if isinstance(refusal, BudgetExceeded):
+        return over_budget(refusal)
+    return failed(429, "refused", str(refusal))
+
+
 def rate_limited(refusal: RateLimited) -> JSONResponse:
     """A 429 that says which limit refused, and when to come back where a time can be named."""
     message = f"Rate limit reached for {_limit(max(refusal.denials, key=_wait))}."
@@ -48,6 +57,18 @@ def rate_limited(refusal: RateLimited) -> JSONResponse:
         message += f" Please try again in {seconds} s."
         headers["retry-after"] = str(seconds)
     return failed(429, "rate_limit_exceeded", message, headers)
+
+
+def over_budget(refusal: BudgetExceeded) -> JSONResponse:
+    """A 429 as OpenAI has it for a quota; what others have spent of the budget is none of the client's business."""
+    budget = refusal.budget
+    message = f"The {budget.period} budget of {refusal.limit} {budget.currency} is spent."
+    headers = {}
+    if refusal.retry_after is None:
+        headers["x-should-retry"] = "false"
+    else:
+        headers["retry-after"] = str(max(1, math.ceil(refusal.retry_after)))
+    return failed(429, "insufficient_quota", message, headers)
 
 
 def _wait(denial: Denial) -> float:
