@@ -123,5 +123,6 @@ def test_a_spend_says_what_is_wrong() -> None:
 )
 def test_a_ledger_says_what_is_wrong(options: dict[str, Any], message: str) -> None:
     """An argument out of its range."""
+    everything: dict[str, Any] = {"database": "sqlite://", **options}
     with pytest.raises(ValueError, match=message):
-        Ledger(**{"database": "sqlite://", **options})
+        Ledger(**everything)

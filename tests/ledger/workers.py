@@ -73,7 +73,7 @@ async def die(limiter: Limiter, told: dict[str, Any]) -> dict[str, Any]:
 
 async def main(told: dict[str, Any]) -> None:
     """Do it, and print what came of it."""
-    ledger = Ledger(told["url"], prefix=told["prefix"])
+    ledger = Ledger(told["url"], prefix=told["prefix"], timeout=60)  # on a machine that is busy
     async with Limiter(ledger=ledger) as limiter:
         done = await {"spend": spend, "die": die}[told["act"]](limiter, told)
     say(done)

@@ -188,14 +188,15 @@ class Ledger:
             BackendUnavailable: the database cannot be reached.
         """
         nano = nano_of("cost", cost)
-        work = partial(
+        work: Work[bool] = partial(
             self._writing.correct,
             name=check_key("request_id", request_id),
             cost=nano,
             posting=name_of(next_id()),
             now=self.now(),
         )
-        return await self._asked(finish(self._write, work))
+        done: bool = await self._asked(finish(self._write, work))
+        return done
 
     async def spent(self, budget: Budget) -> Decimal:
         """What is posted in the current period of a budget."""

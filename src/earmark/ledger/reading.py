@@ -179,7 +179,7 @@ class Reading:
             totals.c.key == lines.c.key, totals.c.currency == lines.c.currency
         )
         differs = or_(~known.exists(), lines.c.cost != usage.c.cost, lines.c.at_us != usage.c.at_us)
-        query: Select[Any] = (
+        query: Select[Any, Any, Any, Any] = (
             select(
                 lines.c.key,
                 lines.c.currency,
