@@ -6,6 +6,7 @@ ran. Recorded provider streams are no part of the project: tests that want them 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import Iterator
@@ -92,6 +93,12 @@ def namespace() -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """The process that prints the report collects what the others send."""
     config.stash[_REACHED] = {}
+
+
+def pytest_collection_finish() -> None:
+    """Many tests collect garbage, thousands of times: what stands for the whole run need not be looked at each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

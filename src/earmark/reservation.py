@@ -23,7 +23,7 @@ from earmark.ending import Ending, after_stream
 from earmark.limits import Scope
 from earmark.moves import MOVES, Resolved, State
 from earmark.office import Office
-from earmark.shielding import finish
+from earmark.shielding import at_once, finish
 from earmark.usage import Usage
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from earmark.streams.sources import Close
 
 logger = logging.getLogger("earmark")
-
 Item = TypeVar("Item")
 
 
@@ -91,8 +90,7 @@ class Reservation:
     @property
     def held(self) -> Mapping[str, int]:
         """Units by metric that are debited and not yet resolved; slots are not among them."""
-        is_open = self._state == "open" and self._office.participants
-        return self._hold.debits if is_open else {}
+        return self._hold.debits if self._state == "open" and self._office.participants else {}
 
     @property
     def statuses(self) -> tuple[ScopeStatus, ...]:
@@ -129,8 +127,7 @@ class Reservation:
         Args:
             usage: an int (`tokens`), a `Usage` (what its known fields determine), or a mapping of metric to
                 amount. A held metric that it does not name keeps its hold, raised to what is known of it.
-            cost: money, in place of what the price list says of the usage.
-            model: the model that answered, for the price and the usage row. Both matter only to a ledger.
+            cost: money, in place of what the price list says; `model`: the one that answered. Both for a ledger.
 
         Raises:
             ValueError: a bad amount or cost, or a provider's field name in place of a metric.
@@ -219,8 +216,7 @@ class Reservation:
         """
         self._check_free("give a token")
         text = self._office.tokens.write(self._hold, limited=bool(self._office.participants))
-        self._handed_over = True
-        self._hold.travels = True
+        self._handed_over = self._hold.travels = True
         self._office.release(self._hold)
         return text
 
@@ -230,9 +226,15 @@ class Reservation:
             msg = f"{self!r} cannot {purpose}: it is already {taken}"
             raise RuntimeError(msg)
 
-    def _stream_ended(self, observed: Observed) -> Coroutine[Any, Any, bool]:
+    @property
+    def _is_instant(self) -> bool:
+        """Whether resolving it now suspends nowhere, so that nobody needs a task for it."""
+        return self._office.instant and not self._office.desk.dropped
+
+    def _stream_ended(self, observed: Observed) -> Coroutine[Any, Any, bool] | bool:
         self._ending = after_stream(observed)
-        return self._resolve(*self._ending)
+        resolution = self._resolve(*self._ending)
+        return at_once(resolution) if self._is_instant else resolution
 
     def _stream_dropped(self, observed: Observed) -> None:
         self._drop(*after_stream(observed))
@@ -279,9 +281,7 @@ class Reservation:
         try:
             for participant in office.participants:
                 won = await participant.resolve(self._hold, verb, exact, at_least) or won
-            if (
-                office.cashier is not None
-            ):  # limits and slots are free by now; the ledger's row says who was first
+            if office.cashier is not None:  # its row says who was first; slots are free by now
                 won = await office.cashier.resolve(self._hold, verb, bill)
         except BaseException as error:
             if office.assured and not isinstance(error, Exception):

@@ -13,6 +13,7 @@ from earmark.streams.counts import Counts, says_output, whole
 from earmark.streams.detect import factory
 from earmark.streams.dialect import Dialect
 from earmark.usage import Usage
+from tests.streams import reading
 from tests.streams.bodies.anthropic import delta, start
 from tests.streams.bodies.chunks import bare, chat, counts
 from tests.streams.bodies.gemini import gemini
@@ -40,13 +41,7 @@ IDS = [f"{type(value).__name__} {index}" for index, value in enumerate(NO_COUNTS
 
 def read(name: str, *events: Event) -> Dialect:
     """The dialect after these events."""
-    dialect = factory(name)(1)
-    for event, data in events:
-        if isinstance(data, str):
-            dialect.observe_text(event, data)
-        else:
-            dialect.observe(event, data)
-    return dialect
+    return reading.read(factory(name)(1), events)
 
 
 @pytest.mark.parametrize("value", NO_COUNTS, ids=IDS)

@@ -14,6 +14,7 @@ from tests.streams.bodies import STREAMS
 from tests.streams.bodies.chunks import counts, details
 from tests.streams.bodies.gemini import tokens
 from tests.streams.bodies.shape import Stream
+from tests.streams.reading import read
 
 # The whole answer to the request of each of these streams.
 TWINS: dict[str, dict[str, Any]] = {
@@ -233,9 +234,8 @@ def test_a_whole_response_tells_its_dialect(name: str) -> None:
 def test_a_whole_response_is_final(name: str) -> None:
     """B38 holds for whole bodies too: the one report is the last word."""
     (stream,) = (stream for stream in STREAMS if stream.name == name)
-    dialect = factory(stream.dialect)(stream.n)
-    dialect.observe(None, TWINS[name])
-    assert dialect.authoritative
+    dialect = read(factory(stream.dialect)(stream.n), [(None, TWINS[name])])
+    assert dialect.final(complete=True)
     assert dialect.finished
 
 

@@ -85,13 +85,8 @@ class Hold:
         return self.degraded or getattr(getattr(self, "charge", None), "unsaid", False)
 
     @property
-    def judged(self) -> tuple[Scope, ...]:
-        """The scopes by which it was judged."""
-        return getattr(self, "shares", self.scopes)
-
-    @property
     def debits(self) -> Mapping[str, int]:
-        """Units by metric that its limits are debited; slots are not among them."""
+        """Units by metric that were debited; slots are not among them."""
         return {
             limit.metric: ask
             for scope in self.scopes
@@ -99,6 +94,11 @@ class Hold:
             if limit.metric != CONCURRENCY
             and (ask := self.asks.get(limit.metric, limit.unasked)) is not None
         }
+
+    @property
+    def judged(self) -> tuple[Scope, ...]:
+        """The scopes by which it was judged."""
+        return getattr(self, "shares", self.scopes)
 
     @property
     def name(self) -> str:

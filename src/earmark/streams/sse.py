@@ -35,7 +35,7 @@ lone_cr: Final = re.compile(rb"\r(?!\n)").search
 """Finds a CR that ends a line by itself, or may be the first half of a CRLF that was cut."""
 
 # An event of the most common form, in bytes without CR.
-_COMMON: Final = re.compile(rb"(?:event: ?(.*)\n)?data: ?(.*)\n\n")
+_COMMON: Final = re.compile(rb"(?:event: ?(.*)\n)?data: ?(.*)\n\n").match
 
 # The longest beginning of an event that is held back, to be looked at as a whole: most events are shorter.
 _MAX_HELD: Final = 16 * 1024
@@ -260,13 +260,13 @@ def _common(whole: bytes) -> list[RawEvent] | None:
     if _CR in whole:
         whole = whole.replace(b"\r\n", b"\n")
     events: list[RawEvent] = []
-    at = 0
-    while at < len(whole):
-        event = _COMMON.match(whole, at)
+    at, end = 0, len(whole)
+    while at < end:
+        event = _COMMON(whole, at)
         if event is None:
             return None
-        name, data = event.groups()
-        events.append((_name(name) if name else None, data, None))
+        name = event[1]
+        events.append((_name(name) if name else None, event[2], None))
         at = event.end()
     return events
 
