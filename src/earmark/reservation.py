@@ -127,7 +127,8 @@ class Reservation:
         Args:
             usage: an int (`tokens`), a `Usage` (what its known fields determine), or a mapping of metric to
                 amount. A held metric that it does not name keeps its hold, raised to what is known of it.
-            cost: money, in place of what the price list says; `model`: the one that answered. Both for a ledger.
+            cost: money, for a ledger, in place of what the price list says of the usage.
+            model: the model that answered, for the price and the usage row.
 
         Raises:
             ValueError: a bad amount or cost, or a provider's field name in place of a metric.
@@ -222,8 +223,7 @@ class Reservation:
 
     def _check_free(self, purpose: str) -> None:
         if self._state != "open" or self._handed_over:
-            taken = "handed over" if self._handed_over else self._state
-            msg = f"{self!r} cannot {purpose}: it is already {taken}"
+            msg = f"{self!r} cannot {purpose}: it is already {'handed over' if self._handed_over else self._state}"
             raise RuntimeError(msg)
 
     @property

@@ -47,9 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         text = asyncio.run(_shown(arguments))
     except (BackendUnavailable, ValueError, ImportError) as error:
-        print(error, file=sys.stderr)  # noqa: T201 - a command's answer
+        print(error, file=sys.stderr)
         return 1
-    print(text)  # noqa: T201
+    print(text)
     return 0
 
 
