@@ -1,11 +1,11 @@
 #!/bin/sh
 # Have a PostgreSQL server here for the tests, from the packages of Debian or Ubuntu; where one is there already, nothing
-# is done. The tests start servers of their own: the package makes no cluster, and starts none.
+# is done. The tests start servers of their own: the service that the package brings is not started.
 set -eu
 
 there() {
     command -v initdb >/dev/null && return
-    for program in /usr/lib/postgresql/*/bin/initdb; do
+    for program in "${POSTGRESQL:-/usr/lib/postgresql}"/*/bin/initdb; do
         [ -x "$program" ] && return
     done
     return 1

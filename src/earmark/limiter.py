@@ -147,6 +147,10 @@ class Limiter:
         if not limited:
             if self._till is not None and hasattr(hold, "charge"):
                 await self._till.set_aside(hold, hold, limited=False)
+                if hold.request_id is not None and (
+                    open_one := self._repeated(hold, limited=False)
+                ):
+                    return open_one  # of another call, which came at the same moment
             return self._admit_unlimited(hold)
         if wait:
             return await self._in_turn(hold, wait)

@@ -105,34 +105,56 @@ class Till:
             BudgetExceeded, RequestIdConflict, BackendUnavailable: as `Ledger.hold`.
         """
         asked = cast("Charge", hold.charge)
-        if standing is not hold and isinstance(standing.id, int):  # it was made by this process
-            if getattr(standing, "charge", None) != asked:
-                raise RequestIdConflict(standing.name)
+        if standing is not hold and self._is_set_aside(standing, asked):
             return
         charge = replace(
             asked, request_id=standing.name, reservation=name_of(standing.id), gone=False
         )
-        standing.charge = charge
+        if not hasattr(standing, "charge") or standing is hold:
+            standing.charge = charge
         try:
             await self._ledger.hold(charge)
         except BaseException as error:
-            if standing is hold:
-                await self._give_back(hold, error, limited=limited)
+            await self._give_back(standing, error, mine=standing is hold, limited=limited)
             if isinstance(error, BudgetExceeded):
                 keys = tuple(scope.key for scope in hold.scopes)
                 event = Event("refused", hold.request_id, keys, asked=hold.asks)
                 tell(self._office.observers, event)
             raise
+        charge.placed = True
+        standing.charge = charge
         if charge.adopted and not limited:
             standing.id = charge.reservation
 
-    async def _give_back(self, hold: Hold, error: BaseException, *, limited: bool) -> None:
+    def _is_set_aside(self, standing: Hold, asked: Charge) -> bool:
+        """Whether an earlier call with this request id has the money; one that is under way still has to be asked for.
+
+        Raises:
+            RequestIdConflict: it was made for something else, or spends nothing.
+        """
+        charge = cast("Charge | None", getattr(standing, "charge", None))
+        if charge is None:
+            if self._office.handle_of(standing) is not None:
+                raise RequestIdConflict(standing.name)
+            return False  # another process has made it
+        if charge != asked:
+            raise RequestIdConflict(standing.name)
+        return charge.placed
+
+    async def _give_back(
+        self, hold: Hold, error: BaseException, *, mine: bool, limited: bool
+    ) -> None:
+        """Undo what the limits hold. An adopted hold nobody has a handle of has no money, and is over as well."""
         # A ledger that has refused, or could not be asked, holds nothing; one whose caller has gone may.
         refused = isinstance(error, Exception)
         if refused and not limited:
             return
+        if not mine and not (
+            isinstance(error, BudgetExceeded) and self._office.handle_of(hold) is None
+        ):
+            return
         office = self._office if refused else self.limited if limited else self.unlimited
-        noted = Dropped(office, hold, "withdraw")
+        noted = Dropped(office, hold, "withdraw" if mine else "cancel")
         if isinstance(error, GeneratorExit):  # nothing can be awaited any more
             office.desk.dropped.append(noted)
         else:

@@ -16,6 +16,7 @@ from earmark import (
     Limits,
     RateLimited,
     RequestIdConflict,
+    Reservation,
     Scope,
     UnknownPrice,
     Usage,
@@ -309,6 +310,31 @@ async def test_r9_an_id_that_is_open_is_the_same_reservation(database: Database)
             with pytest.raises(RequestIdConflict):
                 await limiter.pre_commit(*scopes, request_id=name, spend=spend("2"))
         assert [limit.used for limit in (await limiter.peek(SCOPE))[0].limits] == [1, 0, 0]
+        await adds_up(ledger)
+
+
+@pytest.mark.parametrize("scopes", [(), (SCOPE,)], ids=["unlimited", "limited"])
+async def test_r9_many_callers_at_once_with_one_id(
+    database: Database, scopes: tuple[Scope, ...]
+) -> None:
+    """R9: they are given one reservation; where its budget refuses, all are refused, and nothing is left."""
+    async with opened(database) as (limiter, ledger, _):
+
+        async def ask(estimate: str) -> object:
+            try:
+                return await limiter.pre_commit(*scopes, request_id="r", spend=spend(estimate))
+            except BudgetExceeded as refusal:
+                return type(refusal)
+
+        assert {*await asyncio.gather(*(ask("11") for _ in range(5)))} == {BudgetExceeded}
+        assert [limit.used for limit in (await limiter.peek(SCOPE))[0].limits] == [0, 0, 0]
+        found = await asyncio.gather(*(ask("4") for _ in range(5)))
+        assert len({id(one) for one in found}) == 1
+        standing = await ledger.standing(ALICE)
+        assert (standing.spent, standing.pending) == (usd(0), usd(4))
+        assert isinstance(found[0], Reservation)
+        assert await found[0].settle_success(1, cost=usd(1))
+        assert await ledger.spent(ALICE) == 1
         await adds_up(ledger)
 
 

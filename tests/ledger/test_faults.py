@@ -137,6 +137,28 @@ async def test_what_is_owed_is_delivered_by_itself(breaking: Any) -> None:
         assert await ledger.spent(ALICE) == 1
 
 
+async def test_a_server_that_hangs_is_an_outage(breakable: PostgresServer) -> None:
+    """No answer in time is none: what was asked is owed, or taken back, and counts once when it comes to."""
+    database = ledgers.postgresql(breakable.url)
+    async with opened(database, timeout=1.5) as (limiter, ledger, _):
+        one = await limiter.pre_commit(SCOPE, spend=spend("1"))
+        breakable.freeze()
+        try:
+            assert await one.settle_success(1, cost=usd("0.3"))
+            assert await used(limiter) == [1, 0]
+            with pytest.raises(BackendUnavailable):
+                await limiter.pre_commit(SCOPE, spend=spend("1"))
+            assert await used(limiter) == [1, 0]
+        finally:
+            breakable.thaw()
+        wake(ledger)
+        assert await ledger.deliver()
+        standing = await ledger.standing(ALICE)
+        assert (standing.spent, standing.pending) == (usd("0.3"), usd(0))
+        assert len(await ledger.rows()) == 1
+        await adds_up(ledger)
+
+
 async def test_an_allowance_is_what_an_outage_may_admit(breaking: Any) -> None:
     """SQL down at admission, with a stated allowance: so much in all, logged when it is back, exactly once."""
     database, away = breaking

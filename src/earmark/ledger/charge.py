@@ -29,6 +29,7 @@ class Charge:
         chosen: the caller has chosen the request id, and may have used it before.
         unsaid: the store has not heard of it: it was admitted without it, so that its resolver brings it along.
         adopted: it was pending before, by another call with this request id.
+        placed: the ledger holds it, or the allowance has admitted it.
         gone: its caller has gone while it was being held.
     """
 
@@ -45,6 +46,7 @@ class Charge:
     chosen: bool = False
     unsaid: bool = False
     adopted: bool = False
+    placed: bool = False
     gone: bool = False
 
     @property
