@@ -13,7 +13,7 @@ from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.errors import BudgetExceeded, RequestIdConflict, UnknownPrice
 from earmark.events import Event, tell
-from earmark.ids import name_of, next_id
+from earmark.ids import name_of
 from earmark.office import Office
 from earmark.reservation import Dropped
 from earmark.usage import Usage
@@ -168,7 +168,7 @@ class Till:
         price = None
         if bill is not None and bill.model is not None and bill.model != charge.model:
             price = self._price(bill.model, charge.at or self._ledger.now())
-        return await self._ledger.resolve(Resolution(charge, verb, name_of(next_id()), bill, price))
+        return await self._ledger.resolve(Resolution(charge, verb, bill, price))
 
     def _price(self, model: str | None, at: int) -> Price | None:
         if model is None or self._prices is None:

@@ -73,7 +73,7 @@ def bare(engine: AsyncEngine, *, four: bool) -> Work:
                 await connection.execute(change, {"more": 1, "key": "user:1"})
         async with engine.begin() as connection:
             if four:
-                row = {**key, **name, "at_us": 1, "cost": 5, "revision": 0, "posting": "p"}
+                row = {**key, **name, "at_us": 1, "cost": 5, "revision": 0}
                 row |= {"outcome": "settled", "estimated": False, "resolved_us": 1}
                 await connection.execute(usage, row)
             await connection.execute(change, {"more": 1, "key": "user:1"})
@@ -123,10 +123,10 @@ def fill(connection: Connection, prefix: str, rows: int) -> None:
     """A log of so many rows, with their lines and totals."""
     numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})"  # noqa: S608 - a number
     at = f"{time.time_ns() // 1000} - CAST(i AS BIGINT) * 1000000"
-    usage = "request_id, revision, reservation, posting, key, cost, currency, outcome, estimated, at_us, resolved_us"
+    usage = "request_id, revision, reservation, key, cost, currency, outcome, estimated, at_us, resolved_us"
     connection.execute(
         text(
-            f"INSERT INTO {prefix}usage ({usage}) {numbers} SELECT 'old' || i, 0, 'old', '', 'user:' || (i % 1000), 1, "  # noqa: S608
+            f"INSERT INTO {prefix}usage ({usage}) {numbers} SELECT 'old' || i, 0, 'old', 'user:' || (i % 1000), 1, "  # noqa: S608
             f"'USD', 'settled', 0 = 1, {at}, 1 FROM n"
         )
     )

@@ -339,11 +339,11 @@ async def test_r9_many_callers_at_once_with_one_id(
 
 
 async def test_r9_two_processes_with_one_id_hold_once(database: Database) -> None:
-    """R9, R5: two limiters that share only the ledger: one hold, and one of them resolves it."""
+    """R9, R5: two limiters that share only the ledger: one hold, and its row says which of them has resolved it."""
     async with opened(database) as (limiter, ledger, clock):
         async with Limiter(ledger=database.ledger(clock=clock), prices=PRICES) as other:
-            mine = await limiter.pre_commit(request_id="r", spend=spend("1"))
-            theirs = await other.pre_commit(request_id="r", spend=spend("1"))
+            mine = await limiter.pre_commit(SCOPE, request_id="r", spend=spend("1"))
+            theirs = await other.pre_commit(SCOPE, request_id="r", spend=spend("1"))
             with pytest.raises(RequestIdConflict):
                 await other.pre_commit(request_id="r", spend=spend("2"))
             assert (await ledger.standing(ALICE)).pending == 1

@@ -340,6 +340,35 @@ async def test_r16_a_cancelled_admission_leaves_nothing(database: Database, kind
         await adds_up(ledger)
 
 
+async def test_r16_an_admission_that_outlives_its_caller_undoes_itself(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R16: a caller waits a while for what it began; what goes on without it gives back what it then gets."""
+    monkeypatch.setattr("earmark.shielding.PATIENCE", 0)
+    async with opened(database) as (limiter, ledger, _):
+        write, go_on, began = ledger._store.write, asyncio.Event(), asyncio.Event()
+
+        async def slow(*arguments: Any, **options: Any) -> Any:
+            began.set()
+            await go_on.wait()
+            return await write(*arguments, **options)
+
+        ledger._store.write = slow  # type: ignore[method-assign, assignment]
+        task = asyncio.ensure_future(limiter.pre_commit(SCOPE, spend=spend("1")))
+        await began.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        left = {other for other in asyncio.all_tasks() if "Ledger._hold" in repr(other)}
+        assert left
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait(left)
+        assert await used(limiter) == [0, 0]
+        assert (await ledger.standing(ALICE)).pending == 0
+        await adds_up(ledger)
+
+
 @pytest.mark.parametrize("kind", ["task", "scope"])
 async def test_r16_a_settlement_that_has_begun_finishes(database: Database, kind: str) -> None:
     """R16: cancelled after any number of turns: the money is posted once, or the reservation is open still."""

@@ -13,7 +13,7 @@ import pytest
 
 from earmark import Limiter
 from earmark.ledger import Budget, Spend
-from tests.ledgers import Database, adds_up, usd
+from tests.ledgers import NOON, Database, adds_up, usd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -36,9 +36,14 @@ async def test_c31_many_tasks_in_several_processes_on_one_budget(database: Datab
     few = database.name == "sqlite"  # one writer at a time: each commit waits for the disk
     processes, tasks, turns = (2, 10, 2) if few else (4, 50, 2)
     limit, estimate, cost = Decimal("1.5" if few else 15), Decimal("0.1"), Decimal("0.11")
-    ledger = database.ledger()
+    ledger = database.ledger(clock=lambda: NOON)
     await ledger.create()
-    keys = [["shared", str(limit)], ["team", None], ["model", "1000"]]
+    # The first of them all begin these keys, and their periods, at the same moment.
+    periods: list[tuple[str, str | None, Any]] = [
+        ("shared", str(limit), "daily"),
+        ("team", None, "monthly"),
+        ("model", "1000", "weekly"),
+    ]
     workers = [
         start(
             database,
@@ -46,7 +51,8 @@ async def test_c31_many_tasks_in_several_processes_on_one_budget(database: Datab
             name=f"p{number}",
             tasks=tasks,
             turns=turns,
-            budgets=keys,
+            noon=NOON,
+            budgets=periods,
             estimate=str(estimate),
             cost=str(cost),
         )
@@ -64,8 +70,9 @@ async def test_c31_many_tasks_in_several_processes_on_one_budget(database: Datab
     rows = await ledger.rows(limit=10_000)
     assert {row.request_id: str(row.cost) for row in rows} == admitted
     spent = len(admitted) * cost
-    for key in ("shared", "team", "model"):
+    for key, _, period in periods:
         assert await ledger.spent(Budget(key, None, "total")) == spent
+        assert await ledger.spent(Budget(key, None, period)) == spent
     # The last that was admitted fitted with its estimate; those before it overran theirs.
     assert spent <= limit + len(admitted) * (cost - estimate)
     assert spent > limit / 2  # what others held for a while was refused meanwhile
@@ -77,7 +84,7 @@ async def test_a_process_killed_between_success_and_settlement(database: Databas
     """C24, R10: what it was told stands; what it held is posted as it stands, once, until a bill corrects it."""
     ledger = database.ledger(expiry=1)
     await ledger.create()
-    dead = start(database, act="die", budgets=[["k", "10"]])
+    dead = start(database, act="die", budgets=[["k", "10", "total"]])
     out, errors = dead.communicate(timeout=60)
     assert (json.loads(out), dead.returncode, errors) == ({"held": "untold"}, -9, "")
     budget = Budget("k", usd(10), "total")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from earmark.budgets import Budget
 from earmark.core.bill import Bill
@@ -73,15 +73,11 @@ class Resolution:
     Attributes:
         charge: what was held.
         verb: how.
-        posting: names this message, so that the store knows a second copy of it.
         bill: what is known of the cost.
         price: what the served model costs, where that is another than the one asked for.
-        again: the store may have had it already.
     """
 
     charge: Charge
     verb: Verb
-    posting: str
     bill: Bill | None = None
     price: Price | None = None
-    again: bool = field(default=False, compare=False)

@@ -22,7 +22,6 @@ from earmark.clock import Clock
 from earmark.core.money import decimal_of, nano_of
 from earmark.core.settlement import UNSENT
 from earmark.errors import BackendUnavailable
-from earmark.ids import name_of, next_id
 from earmark.ledger.answers import Drift, LedgerHealth, Standing, SummaryLine, UsageRow
 from earmark.ledger.charge import Charge, Resolution
 from earmark.ledger.counting import NoFirstRow
@@ -192,7 +191,6 @@ class Ledger:
             self._writing.correct,
             name=check_key("request_id", request_id),
             cost=nano,
-            posting=name_of(next_id()),
             now=self.now(),
         )
         done: bool = await self._asked(finish(self._write, work))
@@ -342,7 +340,6 @@ class Ledger:
                     self._writing.expire,
                     name=row.request_id,
                     who=row.reservation,
-                    posting=name_of(next_id()),
                     now=now,
                 )
                 if await self._write(work):
@@ -388,4 +385,4 @@ class Ledger:
 
 def _withdrawal(charge: Charge) -> Resolution:
     """The undoing of a hold whose answer nobody heard: of that alone, whatever becomes of the charge."""
-    return Resolution(Charge(charge.request_id, charge.reservation), "withdraw", name_of(next_id()))
+    return Resolution(Charge(charge.request_id, charge.reservation), "withdraw")

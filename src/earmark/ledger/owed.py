@@ -1,6 +1,6 @@
 """What a database is owed: resolutions that it could not be told, kept in this process until it can.
 
-Each names its own message, so that it counts once, also where the database had it already. What does not fit is counted
+The database knows by the reservation whether it had one already, so that each counts once. What does not fit is counted
 as lost, and logged: its amount stays pending, and is posted as it stands after its expiry.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from dataclasses import replace
 
 from earmark.ledger.charge import Resolution
 
@@ -46,7 +45,7 @@ class Owed:
         with self._lock:
             kept = len(self) < self._size
             if kept:
-                self._kept.append(replace(told, again=True))
+                self._kept.append(told)
         if not kept:
             self.lose(told, f"no more than {self._size} are kept")
 

@@ -100,7 +100,6 @@ def entry_row(held: Held, told: Resolution | None, price: Price | None, now: int
     return {
         "request_id": held.request_id,
         "reservation": held.reservation,
-        "posting": "" if told is None else told.posting,
         "key": held.key,
         "model": (None if bill is None else bill.model) or held.model,
         **token_columns(told),

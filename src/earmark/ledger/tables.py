@@ -81,7 +81,6 @@ class Tables:
             Column("request_id", Name, nullable=False),
             Column("revision", Integer, nullable=False),
             Column("reservation", Name, nullable=False),
-            Column("posting", String(64), nullable=False),
             Column("key", Name, nullable=False),
             Column("model", Name),
             Column("input_tokens", BigInteger),

@@ -118,7 +118,7 @@ class Writing:
         charge.adopted = True
 
     async def resolve(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
-        """Post what a charge has cost, or give it back; True iff it was open, or this very message has resolved it."""
+        """Post what a charge has cost, or give it back; True iff it was open."""
         charge = told.charge
         if charge.unsaid:
             return told.verb in UNSENT or await self._post_unsaid(connection, told, now)
@@ -136,20 +136,16 @@ class Writing:
         await self._post(connection, held, told, now, outcome=OUTCOMES[told.verb])
         return True
 
-    async def expire(
-        self, connection: AsyncConnection, name: str, who: str, posting: str, now: int
-    ) -> bool:
+    async def expire(self, connection: AsyncConnection, name: str, who: str, now: int) -> bool:
         """Post what a holder that is gone has held, as it stands; False: somebody has resolved it by now."""
         row = await self._taken(connection, name, who)
         if row is None:
             return False
-        told = Resolution(Charge(name, who), "abandon", posting)
+        told = Resolution(Charge(name, who), "abandon")
         await self._post(connection, held_of(row), told, now, outcome=EXPIRED)
         return True
 
-    async def correct(
-        self, connection: AsyncConnection, name: str, cost: int, posting: str, now: int
-    ) -> bool:
+    async def correct(self, connection: AsyncConnection, name: str, cost: int, now: int) -> bool:
         """Have a request cost what its bill says; False: it does already.
 
         Raises:
@@ -161,8 +157,6 @@ class Writing:
                 f"there is no usage row of request {name!r}: it was never made, or it is still open"
             )
             raise ValueError(msg)
-        if any(entry.posting == posting for entry in entries):
-            return True  # this very message has come before
         more = cost - sum(entry.cost for entry in entries)
         if not more:
             return False
@@ -170,7 +164,6 @@ class Writing:
             "outcome": CORRECTED,
             "estimated": False,
             "cost": more,
-            "posting": posting,
             "resolved_us": now,
         }
         await self._revise(connection, entries, words)
@@ -219,12 +212,12 @@ class Writing:
         if number is None:
             (first, *_) = await self._entries(connection, charge.request_id)
             if first.reservation == charge.reservation:
-                return bool(first.posting == told.posting)
+                return False  # a first copy of this message was here, and nobody heard of it
             # The id was used before, which nobody could say: it is logged under its own name, so that it counts.
             entry["request_id"] = charge.reservation
             number = (await connection.execute(self._log_first, entry)).scalar_one_or_none()
             if number is None:
-                return True
+                return False
         await self._count_in(connection, number, held, entry["cost"], 0)
         return True
 
@@ -264,11 +257,7 @@ class Writing:
             for entry in await self._entries(connection, charge.request_id)
             if entry.reservation == charge.reservation
         ]
-        if any(entry.posting == told.posting for entry in entries):
-            return True
-        if not entries:  # given back, of which nothing is kept
-            return told.again and told.verb in UNSENT
-        if entries[-1].outcome != EXPIRED:
+        if not entries or entries[-1].outcome != EXPIRED:
             return False
         first = entries[0]
         price = told.price or charge.price
@@ -281,7 +270,6 @@ class Writing:
             "outcome": OUTCOMES.get(told.verb, "cancelled"),
             "estimated": estimated,
             "cost": cost - first.cost,
-            "posting": told.posting,
             "resolved_us": now,
         }
         await self._revise(connection, entries, words)
