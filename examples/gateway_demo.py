@@ -22,7 +22,7 @@ from gateway import scenes
 from gateway.app import Gateway
 from gateway.client import HOLD, User
 from gateway.prices import BUDGET, PRICES
-from gateway.provider import Provider
+from gateway.provider import stand_in
 from gateway.script import Script, built_in, recording
 from gateway.serving import serving
 from gateway.stores import memory, redis
@@ -45,7 +45,7 @@ async def play(script: Script, title: str, backend: Backend, clock: ManualClock)
     await ledger.create()
     limiter = Limiter(backend, ledger=ledger, prices=PRICES, observers=[events.put_nowait])
     table = Table(limiter, ledger)
-    provider = Provider(script.body)
+    provider = stand_in(script.body)
     scopes = {
         "sk-alice": Scope("api_key:alice", script.limits),
         "sk-bob": Scope("api_key:bob", Limits(tpm=1_000_000, concurrency=1)),
@@ -53,7 +53,7 @@ async def play(script: Script, title: str, backend: Backend, clock: ManualClock)
         "sk-dave": Scope(BUDGET.key, Limits(rpm=60)),
     }
     async with AsyncExitStack() as stack, AsyncExitStack() as provider_stack:
-        provider_url = await provider_stack.enter_async_context(serving(provider.app()))
+        provider_url = await provider_stack.enter_async_context(serving(provider))
         upstream = await stack.enter_async_context(_client(provider_url))
         app = Gateway(limiter, scopes, upstream, {BUDGET.key: BUDGET}).app()
         gateway_url = await stack.enter_async_context(serving(app))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from typing import Any, Final
 
 import anyio
@@ -198,7 +198,7 @@ async def test_c6_the_slot_is_held_until_the_body_is_sent_and_settled_before_its
 
     asked = [{"type": "http.request", "body": json.dumps({"tokens": 50}).encode()}]
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: MutableMapping[str, Any]) -> None:
         body = message.get("body", b"")
         bodies.append(body)
         expected = (1, 30, 0) if DONE in body or (bodies and DONE in bodies) else (1, 50, 1)
@@ -220,7 +220,7 @@ async def test_b35_a_client_that_leaves_where_send_raises(sent: int) -> None:
     async def receive() -> dict[str, Any]:
         return asked.pop()
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: MutableMapping[str, Any]) -> None:
         if len(passed) == sent:
             raise OSError
         passed.append(message["type"])
@@ -250,7 +250,7 @@ async def test_b35_a_client_that_leaves_where_the_server_cancels() -> None:
         await first.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.body":
             first.set()
 

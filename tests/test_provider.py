@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -12,7 +13,7 @@ import httpx2
 import pytest
 
 from earmark import Usage, observe_stream, usage_from_response
-from earmark.testing.provider import Act, Provider, ProviderProcess, running
+from earmark.testing.provider import Act, Provider, ProviderProcess, Recorded, running
 
 pytestmark = pytest.mark.anyio
 
@@ -41,12 +42,12 @@ async def process(anyio_backend: str) -> AsyncIterator[ProviderProcess]:
 
 
 @asynccontextmanager
-async def openai(url: str, **options: Any) -> AsyncIterator[Any]:
+async def openai(url: str) -> AsyncIterator[Any]:
     from openai import AsyncOpenAI
 
     http = httpx2.AsyncClient(trust_env=False)
     async with AsyncOpenAI(
-        base_url=f"{url}/v1", api_key="k", http_client=http, **{"max_retries": 0, **options}
+        base_url=f"{url}/v1", api_key="k", http_client=http, max_retries=0
     ) as client:
         yield client
 
@@ -145,7 +146,8 @@ async def test_what_is_scripted_happens_once_each(process: ProviderProcess) -> N
         assert limited.value.code == "rate_limit_exceeded"
         with pytest.raises(APIStatusError) as overloaded:
             await other.messages.create(model="m", messages=PROMPT, max_tokens=9)
-        assert overloaded.value.body["error"]["type"] == "overloaded_error"
+        body: Any = overloaded.value.body
+        assert body["error"]["type"] == "overloaded_error"
         assert await client.chat.completions.create(model="m", messages=PROMPT)
     assert [one.path for one in await process.seen()][-3:] == [
         *("/v1/chat/completions", "/v1/messages", "/v1/chat/completions"),
@@ -200,3 +202,38 @@ def test_an_act_that_is_none_is_an_error(wrong: dict[str, Any]) -> None:
         Act.from_json(wrong)
     with suppress(TypeError):
         assert Act.from_json(Act(cut=3).to_json()) == Act(cut=3)
+
+
+async def test_a_recording_is_streamed_as_it_is_and_waits_where_it_is_told() -> None:
+    """Cut anywhere, with and without the usage; a pause is ended by the test, or by the client that goes."""
+    recorded = Recorded(
+        "text/event-stream", b"data: abc\n\ndata: usage\n\n", b"data: abc\n\n", piece=4
+    )
+    provider = Provider(recorded=recorded, models={"m"})
+    transport = httpx.ASGITransport(provider)
+    async with httpx.AsyncClient(transport=transport, base_url="http://provider") as client:
+
+        async def ask(**more: Any) -> httpx.Response:
+            body = {"model": "m", "stream": True, **more}
+            return await client.post("/v1/chat/completions", json=body)
+
+        assert (await ask()).content == recorded.without_usage
+        assert (await ask(stream_options={"include_usage": True})).content == recorded.content
+        assert (await ask(model="other")).status_code == 404
+        pause = provider.pause(5, 7)
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(ask())
+            for _ in range(2):
+                assert not pause.ended.is_set()
+                pause.go_on()
+        assert asking.result().content == recorded.without_usage
+        assert pause.ended.is_set()
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.sse", b""), ("a.txt", b"data")])
+def test_a_recording_says_what_it_is(tmp_path: Path, name: str, content: bytes) -> None:
+    """By the end of its name; one that is empty is none."""
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"\.sse"):
+        Recorded.load(file)

@@ -34,9 +34,10 @@ from earmark import (
     ask_for_usage,
     usage_from_response,
 )
+from earmark.contrib.asgi import ReservedStream
 from earmark.ledger import Budget, Spend
 
-from .answers import Streamed, failed, refused
+from .answers import failed, refused
 
 COMPLETIONS: Final = "/v1/chat/completions"
 
@@ -147,7 +148,7 @@ class Gateway:
             stream = reservation.stream(
                 response.aiter_raw(), aclose=response.aclose, expected_choices=chat.n
             )
-            return Streamed(stream, media_type=media_type)
+            return ReservedStream(stream, media_type=media_type or "text/event-stream")
         async with aclosing(response):
             content = await response.aread()
         if response.status_code in UNBILLED:

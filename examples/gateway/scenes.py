@@ -8,10 +8,10 @@ from typing import Final
 from earmark import Event
 from earmark.ledger import Budget
 from earmark.testing import ManualClock
+from earmark.testing.provider import Provider
 
 from .client import HOLD, User
 from .prices import COST
-from .provider import Provider
 from .script import Script
 from .table import Table
 

@@ -40,27 +40,28 @@ class Gateway:
 
     @asynccontextmanager
     async def openai(
-        self, key: str = "sk-alice", *, worker: int = 0, **options: Any
+        self, key: str, *, worker: int = 0, max_retries: int = 0
     ) -> AsyncIterator[Any]:
         """OpenAI's SDK, which does not retry unless it is told to."""
         from openai import AsyncOpenAI
 
         http = httpx2.AsyncClient(trust_env=False)
-        settings = {"max_retries": 0, **options}
         async with AsyncOpenAI(
-            base_url=f"{self.urls[worker]}/v1", api_key=key, http_client=http, **settings
+            base_url=f"{self.urls[worker]}/v1",
+            api_key=key,
+            http_client=http,
+            max_retries=max_retries,
         ) as client:
             yield client
 
     @asynccontextmanager
-    async def anthropic(self, key: str = "sk-alice", **options: Any) -> AsyncIterator[Any]:
+    async def anthropic(self, key: str) -> AsyncIterator[Any]:
         """Anthropic's SDK."""
         from anthropic import AsyncAnthropic
 
         http = httpx2.AsyncClient(trust_env=False)
-        settings = {"max_retries": 0, **options}
         async with AsyncAnthropic(
-            base_url=self.url, api_key=key, http_client=http, **settings
+            base_url=self.url, api_key=key, http_client=http, max_retries=0
         ) as client:
             yield client
 

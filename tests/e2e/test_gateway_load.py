@@ -28,7 +28,7 @@ BODY: Final[dict[str, Any]] = {"model": "m", "messages": [], "max_tokens": 1_000
 HELD: Final = estimate(BODY).total or 0
 DATABASE: Final = 9
 
-LIMITS: Final = {"rpd": ADMITTED, "tpd": 10_000_000, "concurrency": STREAMS}
+LIMITS: Final[dict[str, Any]] = {"rpd": ADMITTED, "tpd": 10_000_000, "concurrency": STREAMS}
 POLICIES: Final = {
     "default": {"limits": {}},
     "tenants": [
@@ -120,7 +120,8 @@ def key_of(tenant: str) -> str:
 
 def open_records(server: RedisServer) -> list[Any]:
     """The reservations that nobody has resolved."""
-    with server.client(db=DATABASE) as look:
+    with server.client(db=DATABASE) as client:
+        look: Any = client
         return [key for key in look.scan_iter("earmark:r:*") if b"\n" in (look.get(key) or b"")]
 
 

@@ -196,7 +196,8 @@ async def test_anthropics_sdk(
     async with served.anthropic("sk-full") as client:
         with pytest.raises(RateLimitError) as refused:
             await client.messages.create(model="m", messages=PROMPT, max_tokens=9)
-        assert refused.value.body["error"]["type"] == "rate_limit_error"
+        body: Any = refused.value.body
+        assert body["error"]["type"] == "rate_limit_error"
         assert refused.value.response.headers["x-should-retry"] == "false"
 
 

@@ -30,7 +30,7 @@ PYTHON: Final = Path(
     os.environ.get("EARMARK_LITELLM", ROOT / ".venv" / "litellm" / "bin" / "python")
 )
 
-# A day: no window of a test ends in its middle but at midnight, which `day` waits for.
+# A day: no window ends in the middle of a test but at midnight.
 POLICIES: Final[dict[str, Any]] = {
     "default": {"limits": {"rpd": 100, "tpd": 10_000, "concurrency": 2}},
     "tenants": [
@@ -179,13 +179,17 @@ def test_a_key_over_its_limit_gets_429(proxy: Proxy) -> None:
     assert "retry-after-ms" in refused.headers
     error = refused.json()["error"]
     assert error["type"] == "rate_limit_error"
+    assert "requests" in error["message"]
     assert "three" not in refused.text  # no scope's key
     assert proxy.ask("other").status_code == 200
 
 
 def test_an_answer_settles(proxy: Proxy) -> None:
     """An answer that is not streamed is settled by the provider's usage before the client has it."""
-    assert proxy.ask("whole", max_tokens=500).status_code == 200
+    answer = proxy.ask("whole", max_tokens=500)
+    assert answer.status_code == 200
+    assert answer.headers["x-ratelimit-remaining-requests"] == "99"
+    assert answer.headers["x-ratelimit-remaining-tokens"] == str(10_000 - 505)
     assert proxy.used("whole") == {"requests": 1, "tokens": 12, "concurrency": 0}
 
 
@@ -194,6 +198,7 @@ def test_a_stream_settles(proxy: Proxy) -> None:
     answer = proxy.ask("streamed", stream=True, max_tokens=500)
     assert "[DONE]" in answer.text
     assert "prompt_tokens" not in answer.text
+    assert answer.headers["x-ratelimit-limit-tokens"] == "10000"
     assert proxy.used("streamed") == {"requests": 1, "tokens": 12, "concurrency": 0}
     options = {"include_usage": True}
     answer = proxy.ask("streamed", stream=True, stream_options=options)

@@ -36,8 +36,11 @@ def told(dialect: Dialect, events: list[Event]) -> dict[str, Any]:
 @pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.name)
 def test_an_envelope_changes_nothing_that_is_told(stream: Stream, how: str) -> None:
     """B33, B65: after each event every member of the reader is what it is for the bare events."""
-    bare = [event for event in stream.events if not isinstance(event[1], str)]
-    bare = [(None, data) for _, data in bare if "choices" in data or "type" in data]
+    bare: list[Event] = [
+        (None, data)
+        for _, data in stream.events
+        if not isinstance(data, str) and ("choices" in data or "type" in data)
+    ]
     wrapped = [chunk(data, how) for _, data in bare if not isinstance(data, str)]
     for count in range(1, len(bare) + 1):
         one = read(factory(NATIVE[stream.dialect])(stream.n), bare[:count], stream.n)

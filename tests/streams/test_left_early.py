@@ -15,7 +15,7 @@ from tests.streams.bodies import ALL
 from tests.streams.bodies.gemini import gemini, tokens
 from tests.streams.bodies.others import chunk
 from tests.streams.bodies.shape import Event, Stream
-from tests.streams.toys import Source, Told, Toy, consume, sse, take
+from tests.streams.toys import DONE, Source, Told, Toy, consume, sse, take
 
 pytestmark = pytest.mark.anyio
 
@@ -44,9 +44,12 @@ def items_of(events: list[Event], form: str) -> list[Any]:
 async def left(way: str, items: list[Any], taken: int, dialect: Any = None) -> Told:
     """Take so many items and leave in that way, or be left by the provider: it fails, or says that it has failed."""
     told = Told()
-    ending: Any = {"error": OSError("reset"), "in-band": "stop"}.get(way, "wait")
+    in_band = way.startswith("in-band")
+    ending: Any = OSError("reset") if way == "error" else "stop" if in_band else "wait"
     failure = {"error": {"code": 503, "message": "overloaded"}}
-    said = [sse(failure) if type(items[0]) is bytes else failure] * (way == "in-band")
+    said: list[Any] = [failure, {"data": "[DONE]"}][: in_band + way.endswith("[DONE]")]
+    if type(items[0]) is bytes:
+        said = [sse(failure), DONE][: len(said)]
     source = Source([*items[:taken], *said], ending)
     stream: list[ObservedStream[Any]] = [observe_stream(source, on_complete=told, dialect=dialect)]
     for _ in range(taken):
@@ -61,15 +64,17 @@ async def left(way: str, items: list[Any], taken: int, dialect: Any = None) -> T
             group.cancel_scope.cancel()
     elif way == "error":
         assert (await consume(stream[0]))[1] is ending
-    elif way == "in-band":
+    elif in_band:
         assert (await consume(stream[0]))[0] == said
     stream.clear()
-    assert told.only.outcome == ("error" if way == "in-band" else way)
+    assert told.only.outcome == ("error" if in_band else way)
     assert (told.only.usage, told.only.authoritative) == (looked.usage, looked.authoritative)
     return told
 
 
-WAYS = pytest.mark.parametrize("way", ["closed", "cancelled", "dropped", "error", "in-band"])
+WAYS = pytest.mark.parametrize(
+    "way", ["closed", "cancelled", "dropped", "error", "in-band", "in-band, then [DONE]"]
+)
 FORMS = pytest.mark.parametrize("form", ["bytes", "parsed"])
 
 
@@ -90,13 +95,14 @@ async def test_b65_a_finish_reason_on_every_chunk_finishes_nothing(
 @pytest.mark.parametrize(
     "events", [LATER, VERTEX, SILENT], ids=["ai studio", "vertex", "old vertex"]
 )
+@pytest.mark.parametrize("dialect", [None, "gemini"])
 async def test_a_finish_reason_after_chunks_without_one_is_the_end(
-    way: str, form: str, events: list[Event]
+    way: str, form: str, events: list[Event], dialect: str | None
 ) -> None:
     """Whoever leaves between the last chunk and the end of the source has the final report."""
-    told = await left(way, items_of(events, form), len(events))
+    told = await left(way, items_of(events, form), len(events), dialect)
     assert (told.only.usage, told.only.authoritative) == (WHOLE, True)
-    told = await left(way, items_of(events, form), len(events) - 1)
+    told = await left(way, items_of(events, form), len(events) - 1, dialect)
     assert not told.only.authoritative
 
 

@@ -79,6 +79,7 @@ OPENAI: Final[dict[Kind, list[Event]]] = {
         delta(refusal=JSON),
         delta(content=[{"type": "text", "text": JSON}]),
         (None, {"choices": [{"index": 0, "text": JSON}]}),
+        (None, {"choices": [{"delta": {"content": JSON[:4]}, "text": JSON[4:]}]}),
         (None, {"choices": [{"delta": {"content": JSON}, "message": {"content": JSON * 3}}]}),
         (None, {"choices": [{"message": {"content": JSON}, "logprobs": {"content": ["x"]}}]}),
         delta(content=JSON, annotations=[{"url_citation": {"title": "x", "content": "x" * 99}}]),
@@ -275,7 +276,9 @@ NO_TEXT: list[tuple[str, Event]] = [
     ("anthropic", block(signature="x" * 99)),
     ("anthropic", typed("ping")),
     ("gemini", part({"inlineData": {"mimeType": "image/png", "data": "AAAA"}})),
+    ("gemini", part({"functionCall": {"name": "f", "args": {}}})),
     ("gemini-interactions", step(type="image", data="AAAA", mime_type="image/png")),
+    ("bedrock", (None, {"error": {"message": "no", "text": "x"}})),
     ("bedrock", (None, {"modelStreamErrorException": {"message": "gone"}})),
     ("cohere", (None, {"event_type": "stream-end", "response": {"text": JSON}})),
     ("replicate", ("error", "out of memory")),
@@ -301,6 +304,13 @@ def estimated(items: list[Any], dialect: str | None = None) -> tuple[list[int | 
     return asked, run_now(items, dialect, estimate=estimate)
 
 
+class Broken:
+    """An object of an SDK's that cannot be dumped."""
+
+    def model_dump(self, **_: object) -> object:
+        raise RuntimeError
+
+
 SAID: Final = sse({"choices": [{"index": 0, "delta": {"content": "abc"}}]})
 LONG: Final = sse({"choices": [{"index": 0, "delta": {"content": "x" * 99_000}}]})
 UNKNOWN: dict[str, tuple[str | None, list[Any]]] = {
@@ -312,6 +322,7 @@ UNKNOWN: dict[str, tuple[str | None, list[Any]]] = {
     "objects of nobody": (None, [sse({"token": {"text": "hello"}})]),
     "broken": ("openai", [SAID, b'data: {"choices": [{"delta": {"content": "x"}\n\n', SAID]),
     "an item of no kind": ("openai", [SAID, object()]),
+    "an item that cannot be read": ("openai", [SAID, Broken()]),
     "a model of nobody's": ("bedrock", [{"chunk": {"outputs": [{"text": "x"}]}}]),
     "a chunk that cannot be decoded": ("bedrock", [{"chunk": {"bytes": b"\xff"}}]),
     "arguments that are no JSON": ("ollama", [lines(message={"arguments": {"a": b"x"}})[1]]),
@@ -334,6 +345,7 @@ def test_of_a_cut_event_it_is_unknown_and_of_its_end_it_is_not() -> None:
         return run_now(items, None, max_event=5_000, estimate=lambda _: None).text_length
 
     assert measured([SAID, LONG]) is None
+    assert measured([b"event: output\ndata: " + b"x" * 99_000 + b"\n\n"]) is None
     body = {"type": "response.completed", "response": {"output": "x" * 99_000}}
     assert measured([sse({"type": "response.output_text.delta", "delta": "abc"}), sse(body)]) == 3
 

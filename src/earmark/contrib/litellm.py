@@ -11,13 +11,15 @@ collected: a reservation lives as long as the logging object that LiteLLM makes 
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from fastapi import HTTPException
 
 from earmark.errors import BackendUnavailable, Refused
 from earmark.estimates import estimate
+from earmark.http import answer_to, rate_limit_headers
 from earmark.limiter import Limiter
 from earmark.policies import Policies
 from earmark.reservation import Reservation
@@ -29,15 +31,7 @@ if TYPE_CHECKING:  # LiteLLM is not there where types are checked: what is used 
     class CustomLogger:
         """A callback, of whose methods LiteLLM calls those that a subclass has."""
 
-    class HTTPException(Exception):
-        """What becomes an answer."""
-
-        def __init__(
-            self, status_code: int, detail: str, headers: Mapping[str, str] | None = None
-        ) -> None: ...
-
 else:
-    from fastapi import HTTPException
     from litellm.integrations.custom_logger import CustomLogger
 
 # Calls that put out no tokens.
@@ -144,10 +138,8 @@ class EarmarkHook(CustomLogger):
                 ceiling=self._ceiling,
             )
             reservation = await self._limiter.pre_commit(*scopes, tokens=asked)
-        except Refused as refusal:
-            _refuse(refusal)
-        except BackendUnavailable as error:
-            raise HTTPException(503, "rate limits cannot be checked now") from error
+        except (Refused, BackendUnavailable) as error:
+            raise _answered(error) from error
         except ValueError as error:
             raise HTTPException(400, f"this request cannot be limited: {error}") from error
         anchor = data.get("litellm_logging_obj")
@@ -206,6 +198,18 @@ class EarmarkHook(CustomLogger):
         else:
             await opened.reservation.close_reserved_only()
 
+    async def async_post_call_response_headers_hook(
+        self,
+        data: Mapping[str, Any],
+        user_api_key_dict: Key,
+        response: object,
+        request_headers: object = None,
+        litellm_call_info: object = None,
+    ) -> Mapping[str, str] | None:
+        """The limits as this request left them, in OpenAI's headers."""
+        opened = self._find(data)
+        return None if opened is None else rate_limit_headers(opened.reservation)
+
     async def async_log_success_event(
         self, kwargs: Mapping[str, Any], response_obj: object, start_time: object, end_time: object
     ) -> None:
@@ -233,12 +237,8 @@ async def _settle(reservation: Reservation, response: object) -> None:
         await reservation.settle_success(usage)
 
 
-def _refuse(refusal: Refused) -> NoReturn:
-    """Answer 429, and say when to ask again: what the SDKs of OpenAI and Anthropic obey."""
-    headers: dict[str, str] = {}
-    if refusal.retry_after is not None:
-        headers["retry-after"] = str(max(1, math.ceil(refusal.retry_after)))
-        headers["retry-after-ms"] = str(math.ceil(refusal.retry_after * 1_000))
-    if not refusal.retryable:
-        headers["x-should-retry"] = "false"
-    raise HTTPException(429, "rate limit reached", headers) from refusal
+def _answered(error: Refused | BackendUnavailable) -> HTTPException:
+    """The answer to a refusal, of which LiteLLM makes a body in the client's words."""
+    answer = answer_to(error)
+    headers = {name: value for name, value in answer.headers.items() if name != "content-type"}
+    return HTTPException(answer.status, answer.body["error"]["message"], headers)

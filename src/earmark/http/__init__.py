@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 
 from earmark.answers import Denial, LimitStatus, ScopeStatus
 from earmark.errors import BackendUnavailable, RateLimited, Refused
@@ -187,14 +187,13 @@ def rate_limit_headers(
 
 
 def _enforced(admission: Admission | Iterable[ScopeStatus]) -> Iterable[ScopeStatus]:
-    if isinstance(admission, (tuple, list)):
-        return admission
-    if isinstance(admission, Iterable):
-        return tuple(admission)
-    scopes = admission.scopes
-    return [
-        status for scope, status in zip(scopes, admission.statuses, strict=True) if scope.enforce
-    ]
+    statuses: tuple[ScopeStatus, ...] | None = getattr(admission, "statuses", None)
+    if statuses is None:
+        return cast("Iterable[ScopeStatus]", admission)
+    scopes = cast("Admission", admission).scopes
+    if all(scope.enforce for scope in scopes):
+        return statuses
+    return [status for scope, status in zip(scopes, statuses, strict=True) if scope.enforce]
 
 
 def _binding_denials(error: Refused | BackendUnavailable) -> dict[str, LimitStatus]:

@@ -68,7 +68,7 @@ class Gemini(Reader):
 
     def final(self, *, complete: bool) -> bool:
         """Whether the last snapshot came when every expected candidate had finished, and that means something."""
-        return super().final(complete=complete) and (complete or self.ended or self._saw_unfinished)
+        return super().final(complete=complete) and (complete or self._saw_unfinished)
 
     @property
     def finished(self) -> bool:

@@ -173,12 +173,11 @@ class OpenAI(Reader):
             return False
         if self._whole is None and len(self._by_choice) < self._expected:
             return False  # some choice has not said what it came to
-        over = complete or self.ended
         if self._after_finish:
-            return over or self._reported_apart
+            return complete or self._reported_apart
         # Before the finish, or where there is none, only a count above zero can be the last word.
         settled = self._all_finished() or self._expected == 1
-        return over and self._on_empty and settled and bool(usage.output_tokens)
+        return complete and self._on_empty and settled and bool(usage.output_tokens)
 
     @property
     def finished(self) -> bool:

@@ -74,7 +74,7 @@ def _opened(text: str) -> list[dict[str, Any] | list[Any]]:
         inner = next(reversed(last if isinstance(last, list) else last.values()), None)
         if not isinstance(inner, (dict, list)):
             break  # a name that came twice: which of the two was open is not worth finding out
-        opened.append(inner)
+        opened.append(cast("dict[str, Any] | list[Any]", inner))
     for container in opened:
         if isinstance(container, dict):
             container[""] = CUT

@@ -31,7 +31,7 @@ _TEXTUAL: Final = _ARGUMENTS | {
     "transcript",
     "value",
 }
-_QUOTED: Final = frozenset({"annotations", "citation", "citations", "logprobs"})
+_QUOTED: Final = frozenset({"annotations", "citation", "citations"})
 
 
 def length_of(values: Iterable[object]) -> int | None:
@@ -80,5 +80,5 @@ def _length(value: object, *, textual: bool) -> int:
 
 def _length_of_member(name: str, value: object) -> int:
     if name in _ARGUMENTS and isinstance(value, (dict, list)):
-        return json_length(value) if value else 0
+        return json_length(cast("object", value)) if value else 0
     return 0 if name in _QUOTED else _length(value, textual=name in _TEXTUAL)

@@ -29,6 +29,7 @@ _BLANKS: Final = (b" ", b"\t", b"\n", b"\r")
 
 _CR: Final = 13  # as a number it is looked for several times as fast as as a piece of bytes
 
+_DONE: Final = b"[DONE]"  # OpenAI's end mark, which begins as an array does
 _LEFT: Final = ("open", "closed", "cancelled", "dropped")
 
 
@@ -230,7 +231,9 @@ class Watcher:
             if name == "error" or self.trigger(body) is not None:
                 self._read_object(name, body.decode("utf-8", "replace"))
             return
-        values = _array(body.decode("utf-8", "replace")) if body.startswith(b"[") else None
+        values = (
+            _array(body.decode("utf-8", "replace")) if body[:1] == b"[" and body != _DONE else None
+        )
         if values is not None:
             for value in values:
                 self._observe(name, value)

@@ -18,5 +18,6 @@ from __future__ import annotations
 from earmark.testing.provider.acts import Act
 from earmark.testing.provider.app import Provider, Seen
 from earmark.testing.provider.process import ProviderProcess, running
+from earmark.testing.provider.recorded import Pause, Recorded
 
-__all__ = ["Act", "Provider", "ProviderProcess", "Seen", "running"]
+__all__ = ["Act", "Pause", "Provider", "ProviderProcess", "Recorded", "Seen", "running"]

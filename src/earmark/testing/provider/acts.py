@@ -14,7 +14,8 @@ class Act:
     Attributes:
         status: the HTTP status; from 400 on the answer is an error in the words of the API that is asked.
         headers: further headers of the answer: `retry-after`, for one.
-        chunks: the text of each choice comes in so many chunks, a token each.
+        chunks: the text of each choice comes in so many chunks.
+        output_tokens: what each choice counts; None: a token a chunk.
         input_tokens: what the prompt counts.
         cached_tokens: how many of them come from the provider's cache.
         tool: each choice calls a tool instead of saying anything.
@@ -32,6 +33,7 @@ class Act:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     chunks: int = 5
+    output_tokens: int | None = None
     input_tokens: int = 10
     cached_tokens: int = 0
     tool: bool = False
@@ -48,6 +50,7 @@ class Act:
             raise ValueError(msg)
         for name in (
             "chunks",
+            "output_tokens",
             "input_tokens",
             "cached_tokens",
             "delay",
@@ -60,6 +63,11 @@ class Act:
             if value is not None and value < 0:
                 msg = f"{name} must not be negative, and is {value!r}"
                 raise ValueError(msg)
+
+    @property
+    def output(self) -> int:
+        """What each choice counts."""
+        return self.chunks if self.output_tokens is None else self.output_tokens
 
     def to_json(self) -> dict[str, Any]:
         """What JSON can hold of it."""

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    MutableMapping,
+)
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -15,6 +22,7 @@ import anyio
 
 from earmark.testing.provider.acts import Act
 from earmark.testing.provider.dialects import Api, api_of
+from earmark.testing.provider.recorded import Pause, Recorded
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -49,21 +57,38 @@ class Provider:
 
     Args:
         default: what a request gets that no script is about.
+        recorded: what is streamed in place of the acts' own events.
+        models: those that there are; any other is a 404. By default any name will do.
 
     Attributes:
         seen: what was asked so far.
         streaming: how many streams are under way.
     """
 
-    def __init__(self, default: Act | None = None) -> None:
+    def __init__(
+        self,
+        default: Act | None = None,
+        *,
+        recorded: Recorded | None = None,
+        models: Collection[str] | None = None,
+    ) -> None:
         self._default = default or Act()
+        self._recorded = recorded
+        self._models = models
         self._acts: deque[Act] = deque()
+        self._pauses: deque[Pause] = deque()
         self.seen: list[Seen] = []
         self.streaming = 0
 
     def script(self, *acts: Act) -> None:
         """Say what the requests get that come next, one each."""
         self._acts.extend(acts)
+
+    def pause(self, *sizes: int) -> Pause:
+        """Have the next recorded stream wait once it has sent so many bytes."""
+        pause = Pause(*sizes)
+        self._pauses.append(pause)
+        return pause
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -94,6 +119,8 @@ class Provider:
         self, api: Api, path: str, asked: Mapping[str, Any], receive: Receive, send: Send
     ) -> None:
         act = self._acts.popleft() if self._acts else self._default
+        if self._models is not None and asked.get("model") not in self._models:
+            act = Act(status=_NOT_FOUND)
         await anyio.sleep(act.delay)
         if act.status >= _FIRST_ERROR:
             await _send_json(send, act.status, api.error(act.status), act.headers)
@@ -110,17 +137,24 @@ class Provider:
     async def _stream(
         self, api: Api, act: Act, asked: Mapping[str, Any], receive: Receive, send: Send
     ) -> None:
-        await _start(send, act.status, "text/event-stream; charset=utf-8", act.headers)
+        recorded = self._recorded
+        media_type = "text/event-stream; charset=utf-8" if recorded is None else recorded.media_type
+        await _start(send, act.status, media_type, act.headers)
+        pause = self._pauses.popleft() if self._pauses and recorded else Pause()
         self.streaming += 1
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_until_gone, receive, tasks.cancel_scope)
-                await self._send_events(api, act, asked, send)
+                if recorded is None:
+                    await self._send_events(api, act, asked, send)
+                else:
+                    await _replay(pause.pieces(recorded.asked_for(asked), recorded.piece), send)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
             self.streaming -= 1
+            pause.ended.set()
 
     async def _send_events(self, api: Api, act: Act, asked: Mapping[str, Any], send: Send) -> None:
         for sent, event in enumerate(api.events(act, asked)):
@@ -135,6 +169,12 @@ class Provider:
                 await anyio.sleep(act.pace)
             await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _replay(pieces: AsyncIterator[bytes], send: Send) -> None:
+    async for piece in pieces:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _until_gone(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -108,7 +108,7 @@ class Chat(_OpenAI):
         }
 
     def _usage(self, act: Act, asked: Mapping[str, Any]) -> Body:
-        output = act.chunks * _choices(asked)
+        output = act.output * _choices(asked)
         return {
             "prompt_tokens": act.input_tokens,
             "completion_tokens": output,
@@ -219,9 +219,9 @@ class Responses(_OpenAI):
         usage = {
             "input_tokens": act.input_tokens,
             "input_tokens_details": {"cached_tokens": act.cached_tokens},
-            "output_tokens": act.chunks,
+            "output_tokens": act.output,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": act.input_tokens + act.chunks,
+            "total_tokens": act.input_tokens + act.output,
         }
         return {
             "id": "resp_standin",
@@ -246,7 +246,7 @@ class Messages:
         if act.tool:
             block = {**self._tool(), "input": json.loads(_arguments(act))}
         reason = "tool_use" if act.tool else "end_turn"
-        usage = self._usage(act, act.chunks)
+        usage = self._usage(act, act.output)
         return {**self._head(asked), "content": [block], "stop_reason": reason, "usage": usage}
 
     def events(self, act: Act, asked: Mapping[str, Any]) -> Iterator[bytes]:
@@ -274,7 +274,7 @@ class Messages:
             yield {"type": "content_block_delta", "index": 0, "delta": delta}
         yield {"type": "content_block_stop", "index": 0}
         end: Body = {"stop_reason": "tool_use" if act.tool else "end_turn", "stop_sequence": None}
-        usage = {"output_tokens": act.chunks}
+        usage = {"output_tokens": act.output}
         yield {"type": "message_delta", "delta": end, "usage": usage}
         yield {"type": "message_stop"}
 
@@ -312,11 +312,13 @@ class Gemini:
     """`models/…:generateContent`, and `:streamGenerateContent` with `alt=sse`."""
 
     def whole(self, act: Act, asked: Mapping[str, Any]) -> Body:
-        return self._said("".join(_words(act)), act, act.chunks, "STOP")
+        return self._said("".join(_words(act)), act, act.output, "STOP")
 
     def events(self, act: Act, asked: Mapping[str, Any]) -> Iterator[bytes]:
         for number, word in enumerate(_words(act), start=1):
-            yield _data(self._said(word, act, number, "STOP" if number == act.chunks else None))
+            last = number == act.chunks
+            told = act.output if last else min(number, act.output)
+            yield _data(self._said(word, act, told, "STOP" if last else None))
 
     def error(self, status: int) -> Body:
         name = "RESOURCE_EXHAUSTED" if status == 429 else "INTERNAL"  # noqa: PLR2004
