@@ -26,8 +26,8 @@ from earmark import Limiter, Usage
 from earmark.ledger import Budget, Ledger, PriceList, Spend, Tables
 from tests.postgres import postgres_server
 
-ROUNDS: Final = 7
-TIMES: Final = 50
+ROUNDS: Final = 5
+TIMES: Final = 40
 CALLERS: Final = 32
 PLENTY: Final = Decimal(1_000_000)
 

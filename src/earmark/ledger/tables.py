@@ -112,7 +112,8 @@ class Tables:
             Column("currency", String(16), nullable=False),
             Column("at_us", BigInteger, nullable=False),
             Column("cost", BigInteger, nullable=False),
-            Index(f"{name}_key", "key", "currency", "at_us"),
+            # With the cost in it the sum of a period is read from the index alone.
+            Index(f"{name}_key", "key", "currency", "at_us", "cost"),
         )
 
     def _pending(self, name: str) -> Table:
