@@ -193,8 +193,7 @@ class Ledger:
             cost=nano,
             now=self.now(),
         )
-        done: bool = await self._asked(finish(self._write, work))
-        return done
+        return bool(await self._asked(finish(self._write, work)))
 
     async def spent(self, budget: Budget) -> Decimal:
         """What is posted in the current period of a budget."""
