@@ -28,11 +28,11 @@ def is_outage(error: BaseException) -> bool:
     """Whether nobody could answer."""
     if isinstance(error, (TimeoutError, asyncio.TimeoutError, PoolTimeout, OSError)):
         return True
-    if not isinstance(error, DBAPIError):
-        return not isinstance(error, SQLAlchemyError) and _is_state(error, _OUTAGE_CLASSES)
-    code = getattr(error.orig, "sqlite_errorcode", None)
+    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
     if code is not None:
         return int(code) & 0xFF in _OUTAGE_CODES
+    if not isinstance(error, DBAPIError):
+        return not isinstance(error, SQLAlchemyError) and _is_state(error, _OUTAGE_CLASSES)
     state = _state(error.orig)
     if error.connection_invalidated or isinstance(error.orig, OSError):
         return True
