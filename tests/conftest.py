@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from tests import ledgers, reached
 from tests.postgres import PostgresServer, postgres_server
 from tests.scale import FACTORS, PROFILE, examples
-from tests.servers import RedisServer, redis_server
+from tests.servers import RedisCluster, RedisServer, redis_cluster, redis_server
 
 # No deadline and no "too slow": a shared machine's pauses are no fault of the code under test.
 for _profile in FACTORS:
@@ -82,6 +82,13 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> ledgers.Database
         return ledgers.sqlite(tmp_path)
     server: PostgresServer = request.getfixturevalue("shared_postgres")
     return ledgers.postgresql(server.url)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[RedisCluster]:
+    """One cluster of three masters for all tests of this process that do not break it."""
+    with redis_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import Any, Final
 
 # Names that only a key may have, and what takes the next one of a message's keys.
-VARIABLES: Final = frozenset({"key", "own", "once", "slots"})
+VARIABLES: Final = frozenset({"key", "own", "once"})
 FIELDS: Final = frozenset({"key", "slots"})
-NEXT: Final = ["message", ".", "next_key", "(", ")"]
+NEXT: Final = ["next_key", "(", ")"]
 
 _TOKEN: Final = re.compile(
     r"--[^\n]*|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|\.\.\.|\.\.|[~=<>]=|[A-Za-z_]\w*|\d[\w.]*|\S"
@@ -77,7 +77,7 @@ class Call:
 
 
 def calls(words: Tokens) -> Iterator[Call]:
-    """Every call of a name, dotted or of `use('file').name`; the heads of functions are left out."""
+    """Every call of a name, dotted or of `use(file).name`; the heads of functions are left out."""
     for at, word in enumerate(words):
         if word != "(" or not at or not re.match(r"\w", words[at - 1]):
             continue
@@ -109,30 +109,6 @@ def functions(words: Tokens) -> Iterator[tuple[str, list[str]]]:
         opens = at + 1 if words[at + 1] == "(" else at + 2
         name = words[at + 1] if opens == at + 2 else words[at - 2] if words[at - 1] == "=" else ""
         yield name, [part[0] for part in split(words[opens + 1 : closing(words, opens)], ",")]
-
-
-def aliases(name: str, words: Tokens) -> dict[str, str]:
-    """What other files' functions are called in this one: `scopes.load` → `scopes.load`, `save` → `scopes.save`."""
-    own = {function: f"{name}.{function}" for function, _ in functions(words) if function}
-    text = "".join(f"{word} " for word in words)
-    for left, right in re.findall(
-        r"local ([\w ,]+?) = ((?:use \(|\w+ \. )[^\n]*?)(?= local| return|$| \w+ =)", text
-    ):
-        for local, value in zip(left.split(" , "), right.split(" , "), strict=False):
-            file = re.fullmatch(r"use \( '(\w+)' \)(?: \. (\w+))?\s*", value)
-            if file:
-                own[local.strip()] = ".".join(part for part in file.groups() if part)
-            elif (dotted := re.fullmatch(r"(\w+) \. (\w+)\s*", value)) and dotted[1] in own:
-                own[local.strip()] = f"{own[dotted[1]]}.{dotted[2]}"
-    return own
-
-
-def target(call: str, own: Mapping[str, str]) -> str:
-    """The function that a call means, with its file."""
-    if direct := re.fullmatch(r"use\('(\w+)'\)\.(\w+)", call):
-        return f"{direct[1]}.{direct[2]}"
-    first, _, rest = call.partition(".")
-    return f"{own.get(first, first)}.{rest}" if rest else own.get(first, first)
 
 
 def bindings(words: Tokens) -> Iterator[tuple[str, Tokens]]:
@@ -181,15 +157,14 @@ def stray_keys(files: Mapping[str, str]) -> list[str]:
     wrong: list[str] = []
     parsed = {name: tokens(text) for name, text in files.items()}
     takes_keys = {
-        f"{name}.{function}": {at for at, one in enumerate(parameters) if one in VARIABLES}
-        for name, words in parsed.items()
+        function: {at for at, one in enumerate(parameters) if one in VARIABLES}
+        for words in parsed.values()
         for function, parameters in functions(words)
         if function and VARIABLES & set(parameters)
     }
     for name, words in parsed.items():
-        own = aliases(name, words)
         for call in calls(words):
-            positions = takes_keys.get(target(call.name, own), set[int]())
+            positions = takes_keys.get(call.name.rpartition(".")[2], set[int]())
             if call.name == "call":
                 positions = {at for at in (1,) if call.arguments[0] != ["'TIME'"]}
             for at in positions:

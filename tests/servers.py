@@ -25,6 +25,9 @@ HOST = "127.0.0.1"
 STARTUP_SECONDS = 20
 _PAUSE = 0.02
 
+SLOTS = 16_384
+_BUS = 10_000  # a node of a cluster listens to the others so many ports above its own
+
 
 def free_port() -> int:
     """A port that nobody listens on."""
@@ -39,10 +42,11 @@ class RedisServer:
 
     Args:
         settings: lines of its configuration, as arguments: `"--maxmemory", "10mb"`.
+        program: the server; by default the machine's own.
     """
 
-    def __init__(self, *settings: str) -> None:
-        program = shutil.which("redis-server")
+    def __init__(self, *settings: str, program: str | None = None) -> None:
+        program = program or shutil.which("redis-server")
         if program is None:
             pytest.fail("redis-server is missing: sudo apt install redis-server (`make test` does)")
         self._program = program
@@ -213,3 +217,144 @@ def sentinel() -> Iterator[Sentinel]:
         yield group.start()
     finally:
         group.close()
+
+
+class RedisCluster:
+    """Masters that share the slots, in equal parts, side by side.
+
+    Args:
+        count: so many.
+        program: the server of each; by default the machine's own.
+    """
+
+    def __init__(self, count: int = 3, program: str | None = None) -> None:
+        self._program = program
+        # Where one is lost, the others serve what they have.
+        self._settings = (
+            *("--cluster-enabled", "yes", "--cluster-node-timeout", "2000"),
+            *("--cluster-require-full-coverage", "no"),
+        )
+        self.masters = [self.node() for _ in range(count)]
+        self._others: list[RedisServer] = []
+
+    def node(self) -> RedisServer:
+        """One more node, which knows nobody."""
+        server = RedisServer(*self._settings, program=self._program)
+        while not _is_free(server.port + _BUS):
+            server.port = free_port()
+        return server
+
+    @property
+    def url(self) -> str:
+        """Where one of them listens."""
+        return self.masters[0].url
+
+    def start(self) -> Self:
+        """Start all, give each its slots, and wait until every one knows of all."""
+        for server in self.masters:
+            server.start()
+        share = -(-SLOTS // len(self.masters))
+        for number, server in enumerate(self.masters):
+            slots = range(number * share, min((number + 1) * share, SLOTS))
+            told(server, "CLUSTER", "ADDSLOTS", *slots)
+            told(server, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for server in self.masters[1:]:
+            self.introduce(server)
+        eventually(self._agrees, "the masters do not agree")
+        return self
+
+    def introduce(self, server: RedisServer) -> None:
+        """Have a node become one of them."""
+        told(server, "CLUSTER", "MEET", HOST, self.masters[0].port)
+
+    def add(self, server: RedisServer) -> RedisServer:
+        """Start one more node, and have all know it."""
+        self._others.append(server)
+        server.start()
+        self.introduce(server)
+        eventually(self._agrees, "the nodes do not know each other")
+        return server
+
+    def _agrees(self) -> bool:
+        nodes = [*self.masters, *self._others]
+        count = len(nodes)
+        return all(
+            b"cluster_state:ok" in (info := told(node, "CLUSTER", "INFO"))
+            and b"cluster_slots_assigned:16384" in info
+            and f"cluster_known_nodes:{count}\r".encode() in info
+            and told(node, "CLUSTER", "NODES").count(b" connected") == count
+            for node in nodes
+        )
+
+    def owner(self, slot: int) -> RedisServer:
+        """Who has a slot, as the first one that answers says."""
+        answer = next(self._slots())
+        (port,) = (found[2][1] for found in answer if found[0] <= slot <= found[1])
+        return next(one for one in [*self.masters, *self._others] if one.port == port)
+
+    def _slots(self) -> Iterator[Any]:
+        for server in [*self.masters, *self._others]:
+            with suppress(redis.ConnectionError):
+                yield told(server, "CLUSTER", "SLOTS")
+
+    def begin_move(self, slot: int, target: RedisServer) -> RedisServer:
+        """Let a slot be on its way: its keys are where they were. Returns who has it."""
+        source = self.owner(slot)
+        told(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", told(source, "CLUSTER", "MYID"))
+        told(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", told(target, "CLUSTER", "MYID"))
+        return source
+
+    @staticmethod
+    def move_keys(slot: int, source: RedisServer, target: RedisServer, count: int = 10_000) -> int:
+        """Bring over so many of its keys."""
+        keys = told(source, "CLUSTER", "GETKEYSINSLOT", slot, count)
+        if keys:
+            told(source, "MIGRATE", HOST, target.port, "", 0, 5_000, "KEYS", *keys)
+        return len(keys)
+
+    def end_move(self, slot: int, source: RedisServer, target: RedisServer) -> None:
+        """The slot is there."""
+        while self.move_keys(slot, source, target):
+            pass
+        name = told(target, "CLUSTER", "MYID")
+        for server in (target, source):
+            told(server, "CLUSTER", "SETSLOT", slot, "NODE", name)
+
+    def flush(self) -> None:
+        """Drop everything."""
+        for server in self.masters:
+            told(server, "FLUSHALL")
+
+    def close(self) -> None:
+        """End all, whatever state they are in."""
+        for server in [*self.masters, *self._others]:
+            server.close()
+
+
+def told(server: RedisServer, *command: Any) -> Any:
+    """What a server answers to one command."""
+    with server.client(single_connection_client=True) as client:
+        connection: Any = client.connection
+        connection.send_command(*command)
+        return connection.read_response()
+
+
+def _is_free(port: int) -> bool:
+    if port >= 2**16:
+        return False
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def redis_cluster(count: int = 3, program: str | None = None) -> Iterator[RedisCluster]:
+    """A cluster of its own."""
+    cluster = RedisCluster(count, program)
+    try:
+        yield cluster.start()
+    finally:
+        cluster.close()

@@ -9,6 +9,7 @@ import fakeredis
 from redis.asyncio import Redis
 
 from earmark import RedisBackend
+from earmark.backends.redis.client import Client
 from earmark.backends.redis.messages import Message
 from earmark.clock import Clock
 from tests.servers import HOST, RedisServer
@@ -128,7 +129,7 @@ class Store(NamedTuple):
         look: looks at it, past the library.
     """
 
-    client: Redis
+    client: Client
     look: Any
 
     def recording(self, clock: Clock) -> Recording:

@@ -181,7 +181,8 @@ async def test_a_stream_that_hangs_ends_when_its_client_goes(process: ProviderPr
         httpx.AsyncClient(trust_env=False) as client,
         client.stream("POST", f"{process.url}/v1/messages", json={"stream": True}) as response,
     ):
-        assert await anext(response.aiter_raw())
+        pieces = response.aiter_raw()  # dropped, it would close the connection
+        assert await anext(pieces)
         assert await process.streaming() == 1
     async with asyncio.timeout(30):
         while await process.streaming():  # noqa: ASYNC110 - another process tells nobody

@@ -6,6 +6,7 @@ caught up, so that a window that is over stays over.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -44,3 +45,14 @@ def injected(clock: Clock) -> Reading:
         return latest * 1000
 
     return Reading(read, 0)
+
+
+def locked(reading: Reading) -> Reading:
+    """Return the same reading for threads that share it without a lock of their own."""
+    lock = threading.Lock()
+
+    def nanoseconds() -> int:
+        with lock:
+            return reading.nanoseconds()
+
+    return Reading(nanoseconds, reading.ahead)

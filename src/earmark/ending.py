@@ -32,9 +32,23 @@ def after_stream(observed: Observed) -> Ending:
     bill = Bill(usage, estimated=observed.estimated)
     try:
         at_least = usage.floors()
-        if observed.authoritative:
+        if observed.authoritative or _failed_for_free(observed):
             return "settle", usage.determined(), at_least, bill
     except Exception:
         logger.exception("the usage of a stream could not be read: its reservation keeps its debit")
         return unknown, NOTHING, NOTHING, None
     return unknown, NOTHING, at_least, bill
+
+
+def _failed_for_free(observed: Observed) -> bool:
+    """Whether an estimator says that a stream which failed before any output has cost nothing (C44).
+
+    It is believed then alone: nothing was reported, and whoever leaves a stream cannot make it fail.
+    """
+    return (
+        observed.estimated
+        and observed.outcome == "error"
+        and observed.text_length == 0
+        and observed.usage is not None
+        and observed.usage.total == 0
+    )

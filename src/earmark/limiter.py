@@ -37,7 +37,8 @@ class Limiter:
     """Decides whether a request may run, sets aside what it may cost, and trues that up afterwards.
 
     As an async context manager it gives streams that are to be read on without their consumers (`drain`) a
-    task group, waits for them when the block ends, and closes.
+    task group. When the block ends, those that are open yet are closed and read on, and it waits for them, at most
+    as long as their `drain`; then it closes.
 
     Args:
         backend: where limits are kept; by default the memory of this process.
@@ -367,14 +368,15 @@ class Limiter:
                     await self._till.aclose()
 
     async def __aenter__(self) -> Self:
-        import anyio
         from anyio.lowlevel import current_token
+
+        from earmark.streams.draining import ReadOn
 
         groups = self._office.task_groups
         if current_token() in groups:
             msg = "this limiter is open on this event loop already: `async with` it once, where the loop begins"
             raise RuntimeError(msg)
-        groups[current_token()] = await anyio.create_task_group().__aenter__()
+        groups[current_token()] = await ReadOn().__aenter__()
         return self
 
     async def __aexit__(
@@ -388,9 +390,5 @@ class Limiter:
         group = self._office.task_groups.pop(current_token())
         try:
             await group.__aexit__(kind, error, traceback)
-        except BaseExceptionGroup as errors:
-            # The block's own error leaves it as it is, not in a group.
-            if errors.exceptions != (error,):
-                raise
         finally:
             await self.aclose()

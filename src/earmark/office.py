@@ -16,7 +16,7 @@ from earmark.events import Event, Kind, Observer, tell
 from earmark.tokens import Tokens
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
+    from earmark.streams.draining import ReadOn
 
 
 class Participant(Protocol):
@@ -95,9 +95,9 @@ class Office:
         self.desk = backend.desk
         self.observers = observers
         self.tokens = tokens
-        self.task_groups: dict[object, TaskGroup] = {}
+        self.task_groups: dict[object, ReadOn] = {}
 
-    def task_group(self) -> TaskGroup | None:
+    def task_group(self) -> ReadOn | None:
         """The one that `async with Limiter(…)` opened on this event loop."""
         from anyio.lowlevel import current_token
 
@@ -188,7 +188,9 @@ class Office:
     async def tidy(self) -> None:
         """Do what finalisers could only note, and report what the store gave up (R15)."""
         desk = self.desk
-        for _ in range(len(desk.dropped)):
+        todo = len(desk.dropped)
+        while todo > 0:
+            todo -= 1
             try:
                 noted = desk.dropped.popleft()
             except IndexError:  # other threads and tasks tidy as well
@@ -196,7 +198,7 @@ class Office:
             if noted.hold.name in desk.asked:
                 desk.dropped.append(noted)  # it may be about to find another holder
             else:
-                await noted.do()
+                todo += await noted.do() or 0
         self.report_forgotten()
 
     def report_forgotten(self) -> None:

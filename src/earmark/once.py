@@ -50,8 +50,11 @@ class Front(NamedTuple):
         """Where reservations over these scopes belong."""
         if not scopes:
             return self.silent
-        limited = self.limited.participants and any(scope.limits.all for scope in scopes)
-        return self.limited if limited else self.unlimited
+        if self.limited.participants:
+            for scope in scopes:
+                if scope.limits.all:
+                    return self.limited
+        return self.unlimited
 
 
 class ReserveOnce:
@@ -118,7 +121,8 @@ class ReserveOnce:
             RuntimeError: the block was left.
             ValueError: two scopes with one key.
         """
-        check_scopes((*self._scopes, *target_scopes))
+        if target_scopes:
+            check_scopes((*self._scopes, *target_scopes))
         self._check_going_on()
         if self._front.limited.desk.dropped:
             await self._front.limited.tidy()
@@ -127,10 +131,10 @@ class ReserveOnce:
             if self._decided is None:
                 return await self._first(target_scopes)
             await self._decided.wait()
-        hold = self._hold(target_scopes)
-        if self._front.office_of(target_scopes).participants:
+        hold, office = self._hold(target_scopes), self._front.office_of(target_scopes)
+        if office.participants:
             await self._ask(hold)
-        return await self._begun(hold, self._shared)
+        return await self._begun(hold, office, self._shared)
 
     async def cancel(self) -> bool:
         """Give everything back that is open, requests too: no attempt was ever sent. No further one can be made.
@@ -148,12 +152,15 @@ class ReserveOnce:
 
     async def _first(self, target_scopes: tuple[Scope, ...]) -> Attempt:
         """Reserve for the request and for its first target, both or neither."""
-        own, target = self._hold(self._scopes), self._hold(target_scopes)
-        asked = [hold for hold in (own, target) if self._front.office_of(hold.scopes).participants]
-        if asked:
-            await self._decide(Joint(*asked) if len(asked) > 1 else asked[0])
-        self._shared = shared = Shared(self._admit(own), own)
-        return await self._begun(target, shared, shared)
+        own, own_office = self._hold(self._scopes), self._front.office_of(self._scopes)
+        target, office = self._hold(target_scopes), self._front.office_of(target_scopes)
+        if own_office.participants:
+            await self._decide(Joint(own, target) if office.participants else own)
+        elif office.participants:
+            await self._decide(target)
+        self._admit(own, own_office)
+        self._shared = shared = Shared(own_office, own)
+        return await self._begun(target, office, shared, shared)
 
     async def _decide(self, hold: Hold) -> None:
         """Ask for the first time; parallel attempts wait for what comes of it."""
@@ -189,25 +196,25 @@ class ReserveOnce:
         hold.lease_us = self._lease_us
         return hold
 
-    def _admit(self, hold: Hold) -> Office:
-        """Where an admitted hold belongs; it renews itself from now on, and observers are told."""
-        office = self._front.office_of(hold.scopes)
+    def _admit(self, hold: Hold, office: Office) -> None:
+        """It renews itself from now on, and observers are told."""
         if office.participants:
             hold.told = office
             office.attend(hold)
         else:
             hold.seen, hold.at = (), 0
         office.tell("admitted", hold)
-        return office
 
-    async def _begun(self, hold: Hold, shared: Shared, *new: Shared) -> Attempt:
+    async def _begun(self, hold: Hold, office: Office, shared: Shared, *new: Shared) -> Attempt:
         """The attempt of a hold that was admitted; where the block was left meanwhile all is given back."""
-        attempt = Attempt(self._admit(hold), hold, shared)
+        self._admit(hold, office)
+        attempt = Attempt(office, hold, shared)
         if self._over:
             for reservation in (attempt, *new):
                 await reservation.cancel()
             self._check_going_on()
-        self._attempts = [one for one in self._attempts if one.is_left_to_once]
+        if self._attempts:
+            self._attempts = [one for one in self._attempts if one.is_left_to_once]
         self._attempts.append(attempt)
         return attempt
 

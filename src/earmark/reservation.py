@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import AsyncIterable, Coroutine, Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
 from decimal import Decimal
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from earmark.answers import ScopeStatus
 from earmark.core.admission import statuses
@@ -27,13 +27,9 @@ from earmark.shielding import at_once, finish
 from earmark.usage import Usage
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
-    from earmark.streams.dialect import DialectFactory
-    from earmark.streams.estimating import Estimate
-    from earmark.streams.observe import ObservedStream
-    from earmark.streams.observed import Observed
-    from earmark.streams.sources import Close
+    from earmark.streams.observed import Observed, ObservedStream
+    from earmark.streams.options import StreamOptions
+    from earmark.streams.telling import Conclude
 
 logger = logging.getLogger("earmark")
 Item = TypeVar("Item")
@@ -161,48 +157,35 @@ class Reservation:
         return held
 
     def stream(
-        self,
-        source: AsyncIterable[Item],
-        *,
-        aclose: Close | None = None,
-        dialect: str | DialectFactory | None = None,
-        expected_choices: int = 1,
-        estimate: Estimate | None = None,
-        hide_usage: bool = False,
-        drain: float | None = None,
-        task_group: TaskGroup | None = None,
-        complete_timeout: float = 5.0,
+        self, source: AsyncIterable[Item], **options: Unpack[StreamOptions]
     ) -> ObservedStream[Item]:
         """Hand the reservation over to a stream, which resolves it when it ends, however it ends.
 
         With the provider's own final report it is settled. Otherwise the debit becomes the larger of the
         hold and what was reported (or of what `estimate` says). The slots are held until then.
 
-        It takes what `observe_stream` takes; `complete_timeout` is the seconds for which the last item waits
-        for the settlement, and a stream that drains does so, by default, in the task group of
-        `async with Limiter(…)`.
+        Args:
+            source: bytes or text of a body cut anywhere, parsed events as mappings, or an SDK's objects.
+            **options: what `observe_stream` takes, and describes. `complete_timeout` is the seconds for which the
+                last item waits for the settlement. `drain` reads on, unless a `task_group` is given, in that
+                of `async with Limiter(…)`.
 
         Raises:
             RuntimeError: the reservation is resolved, or a stream has it already.
-            TypeError, ValueError: as `observe_stream`.
+            TypeError, ValueError: as `observe_stream`; the reservation is then still the caller's.
         """
         self._check_free("take a stream")
-        from earmark.streams.observe import observe_stream
+        from earmark.streams.observe import begin
+        from earmark.streams.options import Options
 
-        self._office.attend(self._hold)
-        stream = observe_stream(
+        stream = begin(
             source,
-            on_complete=self._stream_ended,
+            self._stream_ended,
+            Options(**options),
             on_drop=self._stream_dropped,
-            aclose=aclose,
-            dialect=dialect,
-            expected_choices=expected_choices,
-            estimate=estimate,
-            hide_usage=hide_usage,
-            drain=drain,
-            task_group=task_group if drain is None else task_group or self._office.task_group(),
-            complete_timeout=complete_timeout,
+            read_on=self._office.task_group() if options.get("drain") is not None else None,
         )
+        self._office.attend(self._hold)
         self.step_aside()
         return stream
 
@@ -236,8 +219,14 @@ class Reservation:
         resolution = self._resolve(*self._ending)
         return at_once(resolution) if self._is_instant else resolution
 
-    def _stream_dropped(self, observed: Observed) -> None:
+    def _stream_dropped(self, conclude: Conclude) -> None:
+        self._office.sign_off(self._hold)
+        self._office.desk.dropped.append(DroppedStream(self._hold, conclude, self._heard_dropped))
+
+    def _heard_dropped(self, observed: Observed) -> int:
+        before = len(self._office.desk.dropped)
         self._drop(*after_stream(observed))
+        return max(len(self._office.desk.dropped) - before, 0)
 
     async def _resolve(
         self,
@@ -386,11 +375,22 @@ class Dropped(NamedTuple):
                 logger.exception("the dropped %s could not be resolved yet", self.hold.name)
 
 
+class DroppedStream(NamedTuple):
+    """A stream that nobody holds any more, as its finaliser notes it: what was observed is found out later."""
+
+    hold: Hold
+    conclude: Conclude
+    hear: Callable[[Observed], int]
+
+    async def do(self) -> int:
+        """Ask the dialect and the estimator, and note how they say that it is to be resolved."""
+        return self.hear(self.conclude())
+
+
 class _Noted(Reservation):
     """The handle of a dropped reservation, which nobody notes a second time."""
 
     __slots__ = ()
-
     _tidies = False
 
     async def finish_off(self, dropped: Dropped) -> None:

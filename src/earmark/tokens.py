@@ -149,7 +149,7 @@ def _read(raw: bytes) -> tuple[str, Hold, bool]:
 
 
 def _scope(written: Any) -> Scope:  # noqa: ANN401 - whatever stands there
-    _expect("a scope", type(written) is list and written[1] in {0, 1})
+    _expect("a scope", type(written) is list)
     return read_scope(written)
 
 

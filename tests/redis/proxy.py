@@ -113,6 +113,11 @@ class Proxy:
         """Where it listens."""
         return f"redis://{HOST}:{self._port}/0"
 
+    @property
+    def port(self) -> int:
+        """The same, as a number."""
+        return self._port
+
     def fault(self, kind: Kind, on: bytes = b"EVALSHA") -> Fault:
         """Lay a fault for the next request that contains these bytes."""
         fault = Fault(kind, on)
@@ -292,7 +297,7 @@ class Way:
         assert (await self.used())["concurrency"] == 0
 
     async def __aenter__(self) -> Self:
-        """Connect, and have the server know both scripts."""
+        """Connect, and have the server know all scripts."""
         for limiter in (self.limiter, self.straight):
             reservation = await limiter.pre_commit(SCOPE)
             await reservation.cancel()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -31,8 +31,8 @@ async def way(
     shared_redis: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Way]:
     """Limits of a healthy server that has the scripts, decided by the memory of the process in an outage."""
-    monkeypatch.setattr(line, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(line, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(line, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(line, "LONGEST_PAUSE", 0.05)
     async with Proxy(shared_redis) as proxy, proxied(shared_redis, namespace, proxy) as way:
         yield way
 
@@ -365,7 +365,8 @@ async def test_a_message_is_sent_twice_at_most(way: Way) -> None:
 async def test_what_is_owed_is_delivered_under_load(way: Way) -> None:
     """What nobody waits for is not put off for as long as somebody always waits."""
     reservation = await way.limiter.pre_commit(SCOPE, tokens=300)
-    line_of_loop, messages = way.backend._line(), way.backend._messages
+    line_of_loop: Any = way.backend._line()
+    messages = way.backend._messages
     way.backend._owe(messages.resolve(reservation._hold, "cancel", {}, {}))
     answers: list[asyncio.Future[str]] = []
     async with asyncio.timeout(PATIENCE):

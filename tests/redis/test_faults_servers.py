@@ -40,8 +40,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(line, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(line, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(line, "LONGEST_PAUSE", 0.05)
 
 
 @pytest.fixture
@@ -206,8 +206,8 @@ async def test_a_replica_takes_nothing(way: Way, stale: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["reserve", "resolve"])
-async def test_a_replica_is_an_outage_for_both_scripts(way: Way, verb: str) -> None:
-    """The two scripts are refused in different ways: one before it runs, one at its first write."""
+async def test_a_replica_is_an_outage_for_both_kinds_of_scripts(way: Way, verb: str) -> None:
+    """What takes is refused before it runs, and what frees at its first write."""
     held = await way.limiter.pre_commit(SCOPE, tokens=300)
     with way.server.client() as admin:
         admin.execute_command("REPLICAOF", HOST, free_port())
@@ -230,7 +230,8 @@ async def test_a_busy_server_is_an_outage(serve: Serve, connected: bool) -> None
     async with Way(server, NAMESPACE) as way, Way(server, NAMESPACE) as other:
         used = way if connected else other
         if not connected:
-            await used.backend._line()._hang_up()
+            line: Any = used.backend._line()
+            await line._hang_up()
         with server.client() as admin, server.client() as patient:
             loop = asyncio.create_task(asyncio.to_thread(_run_on, patient))
             await until(lambda: _answers(admin, "BUSY"))

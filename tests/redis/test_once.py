@@ -28,9 +28,8 @@ P1: Final = Scope("p1", Limits(rpm=10, tpm=1_000, concurrency=5, also=_EVERY_KIN
 
 def limiter_on(server: RedisServer, namespace: str, **options: Any) -> Limiter:
     """A limiter on the shared server."""
-    backend = RedisBackend.from_url(
-        server.url, namespace=namespace, clock=ManualClock(1_000.0), timeout=10.0, **options
-    )
+    options.setdefault("clock", ManualClock(1_000.0))
+    backend = RedisBackend.from_url(server.url, namespace=namespace, timeout=10.0, **options)
     return Limiter(backend)
 
 
@@ -163,6 +162,50 @@ async def test_c58_what_was_taken_without_the_store_is_resolved_without_it(mode:
             async with limiter.once(USER) as once, await once.attempt(small) as attempt:
                 assert [status["tokens"].used for status in attempt.statuses] == [50, 50]
     assert limiter.health().owed == 0
+
+
+async def test_r6_each_part_of_a_joint_message_knows_the_resets_before_it(
+    shared_redis: RedisServer, namespace: str
+) -> None:
+    """R6, Readings: what was reset before it was taken is given back by either part; what is reset later is not."""
+    clock = ManualClock(1_000.0)
+    async with limiter_on(shared_redis, namespace, clock=clock) as limiter:
+        for scope in (P1, USER):
+            await limiter.add_tokens_post_stream(scope, 9)
+            await limiter.reset(scope)
+            clock.advance(0.001)
+        for later in ((), (P1,), (USER,)):
+            async with limiter.once(USER, tokens=50) as once:
+                attempt = await once.attempt(P1)
+                assert await looks(limiter) == [counted(1, 50, 1)] * 2
+                if later:
+                    await limiter.reset(*later)
+                    await limiter.add_tokens_post_stream(later[0], 40)
+                await attempt.settle_success(20)
+            used = [40 if scope in later else 20 for scope in (USER, P1)]
+            assert [look[1] for look in await looks(limiter)] == used
+            assert [look[3:] for look in await looks(limiter)] == [[one, one] for one in used]
+            await limiter.reset(USER, P1)
+
+
+@pytest.mark.parametrize("slots", [("first",), ("second",), ("first", "second")])
+async def test_r10_a_slot_of_either_part_has_its_lease(
+    shared_redis: RedisServer, namespace: str, slots: tuple[str, ...]
+) -> None:
+    """R10: also where the other part has no slots."""
+    first, second = (
+        Scope(key, Limits(tpm=1_000, concurrency=5 if key in slots else None))
+        for key in ("first", "second")
+    )
+    async with limiter_on(shared_redis, namespace) as limiter:
+        async with limiter.once(first, tokens=50) as once:
+            await once.attempt(second)
+            for status in await limiter.peek(first, second):
+                held = [1] if status.key in slots else []
+                assert [limit.used for limit in status.limits] == [50, *held]
+        assert [status.limits[-1].used for status in await limiter.peek(first, second)] == [
+            0 if key in slots else 50 for key in ("first", "second")
+        ]
 
 
 async def test_r14_nothing_of_a_once_is_left(shared_redis: RedisServer, namespace: str) -> None:

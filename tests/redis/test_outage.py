@@ -41,8 +41,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(line, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(line, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(line, "LONGEST_PAUSE", 0.05)
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ async def test_an_outage_is_warned_of_once(
 def test_an_outage_of_many_loops_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """B52: it is over when the last line is back, or gone."""
     caplog.set_level("INFO", logger="earmark.redis")
-    standing = Standing("local", 1.0, Outbox(1))
+    standing = Standing("closed", str, Outbox(1))
     for _ in range(3):
         standing.lost()
         standing.found("gone", passes=True)
@@ -398,7 +398,8 @@ async def test_a_store_that_is_down_is_not_stormed(
 
     def uniform(low: float, high: float) -> float:
         spreads.append((low, high))
-        pauses.append(way.backend._line()._pause)
+        line: Any = way.backend._line()
+        pauses.append(line._pause)
         return high
 
     monkeypatch.setattr("random.uniform", uniform)
@@ -471,7 +472,8 @@ async def test_closing_waits_for_what_another_loop_delivers(
     """It may have to be put back, and is delivered here then."""
     async with Way(shared_redis, namespace) as way:
         held = await way.limiter.pre_commit(SCOPE, tokens=300)
-        outbox, messages = way.backend._outbox, way.backend._messages
+        outbox: Any = way.backend._outbox
+        messages = way.backend._messages
         outbox.add(messages.resolve(held._hold, "close", {}, {}))
         taken = outbox.take(1, 100)
         closing = asyncio.create_task(way.limiter.aclose())
@@ -572,7 +574,8 @@ async def test_a_loop_that_is_blocked_is_no_outage(
     """R19: at whatever moment it is blocked for longer than the deadline, the store is asked, and answers."""
     async with Way(shared_redis, namespace, timeout=PATIENT) as way:
         if not connected:
-            await way.backend._line()._hang_up()
+            line: Any = way.backend._line()
+            await line._hang_up()
         asked = asyncio.create_task(way.limiter.pre_commit(SCOPE, tokens=300))
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -36,6 +36,7 @@ OUTAGES: Final = {
     "READONLY": "READONLY You can't write against a read only replica.",
     "MASTERDOWN": "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
     "CLUSTERDOWN": "CLUSTERDOWN The cluster is down",
+    "TRYAGAIN": "TRYAGAIN Multiple keys request during rehashing of slot",
     "MISCONF": "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
     "NOREPLICAS": "NOREPLICAS Not enough good replicas to write.",
 }

@@ -221,8 +221,8 @@ async def test_r10_a_renewal_that_met_an_outage_is_made_as_soon_as_the_store_is_
     shared_redis: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R10: an outage over a renewal's time, which ends with a sixth of the lease left: all keep their slots."""
-    monkeypatch.setattr(line, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(line, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(line, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(line, "LONGEST_PAUSE", 0.05)
     async with (
         Proxy(shared_redis) as proxy,
         proxied(shared_redis, namespace, proxy, timeout=20) as way,

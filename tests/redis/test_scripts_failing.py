@@ -6,7 +6,6 @@ The scripts are run as the library runs them, by a plain client: as this user or
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from earmark.backends.redis.keys import Keys
 from earmark.backends.redis.messages import Message, Messages
 from earmark.backends.redis.scripts import COMMANDS, FREES, TAKES, scripts
 from earmark.core.hold import Hold
+from earmark.core.joint import Joint
 from earmark.ids import next_id
 from tests.servers import HOST, RedisServer, redis_server
 
@@ -68,10 +68,10 @@ def admin(server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def run(
-    client: redis.Redis, kind: str, *said: tuple[tuple[str, ...], str], at: int = NOW
+    client: redis.Redis, verb: str, *said: tuple[tuple[str, ...], str], at: int = NOW
 ) -> list[str]:
     """Run messages, each its keys and its text, as one call of a script; return their answers."""
-    script = getattr(scripts(allow_oom=True), kind)
+    script = scripts(allow_oom=True)[verb]
     keys = [key for one, _ in said for key in one]
     header = (str(at), str(GRACE_MS), str(KEEP), str(60 * SECOND))
     told: Any = client.eval(script.text, len(keys), *keys, *header, *(text for _, text in said))
@@ -80,8 +80,7 @@ def run(
 
 def say(client: redis.Redis, message: Message, at: int = NOW, *, again: bool = False) -> str:
     """Run one message; return its answer without the id."""
-    kind = "take" if message.verb in TAKES else "free"
-    (answer,) = run(client, kind, (message.keys, message.text(again=again)), at=at)
+    (answer,) = run(client, message.verb, (message.keys, message.text(again=again)), at=at)
     id_, _, text = answer.partition(" ")
     assert id_ == message.id
     return text
@@ -129,7 +128,7 @@ SPOILED: Final[dict[str, tuple[str, Callable[[redis.Redis, str], object]]]] = {
 UNREAD: Final = {("renew", "counts of another make"), ("reset", "slots")}
 FAILING: Final = [
     (verb, spoiled)
-    for verb in ("reserve", "cancel", "settle", "withdraw", "renew", "reset")
+    for verb in ("reserve", "joint", "cancel", "settle", "withdraw", "renew", "reset")
     for spoiled in SPOILED
     if (verb, spoiled) not in UNREAD
 ]
@@ -147,6 +146,7 @@ def test_one_that_fails_changes_nothing(
         assert say(admin, MESSAGES.reserve(one)).startswith("held")
     message = {
         "reserve": MESSAGES.reserve(hold_of(FIRST, SECOND_ONE)),
+        "joint": MESSAGES.reserve(Joint(hold_of(FIRST), hold_of(SECOND_ONE))),
         "cancel": MESSAGES.resolve(hold, "cancel", {}, {}),
         "settle": MESSAGES.resolve(hold, "settle", {"tokens": 1_500}, {}),
         "withdraw": MESSAGES.resolve(hold, "withdraw", {}, {}),
@@ -212,6 +212,7 @@ def test_a_missing_right_leaves_nothing_for_ever(
         fresh = (Scope("third", FIRST.limits), Scope("fourth", SECOND_ONE.limits))
         for message in (
             MESSAGES.reserve(hold_of(*fresh)),
+            MESSAGES.reserve(Joint(hold_of(fresh[0]), hold_of(fresh[1]))),
             MESSAGES.reserve(hold_of(FIRST, SECOND_ONE, request_id="mine")),
             MESSAGES.renew(hold),
             MESSAGES.resolve(hold, "cancel", {}, {}),
@@ -271,16 +272,13 @@ async def test_a_server_that_takes_no_writes_denies_no_rights(
 # Messages that nobody can read.
 
 UNREADABLE: Final = (
-    "{n} 0 0 resolve  {body}",
+    "{n} 0 0 verb  {body}",
     "{n} 0 0  id {body}",
-    "{n} x 0 reserve id {body}",
-    "{n} 0 0 reserve",
+    "{n} x 0 verb id {body}",
+    "{n} 0 0 verb",
     "{n}",
-    "{n} 0 0 nothing id {body}",
-    "{n} 0 0 slots id {body}",
-    "{n} 0 0 metrics id {body}",
-    "{n} 0 0 resolve a b {body}",
-    "{n} 0 0 renew\n{body}",
+    "{n} 0 0 verb a b {body}",
+    "{n} 0 0 verb\n{body}",
 )
 
 BODIES: Final = (
@@ -292,11 +290,11 @@ BODIES: Final = (
         '["cancel",{},{},5]',
         '["cancel",5,{},"x"]',
     ),
-    *('[0,{"t":"x"},["first",1,"f60:t",5]]', '[0,{"t":5},["first",1,"f60:t","x"]]'),
+    *('[0,{"t":"x"},["first","f60:t",5]]', '[0,{"t":5},["first","f60:t","x"]]'),
     *(
-        '[0,{"t":5},["first",1,"z60:t",5]]',
-        '[0,{"t":5},["first",1,"f60:t"]]',
-        '[0,{},["first",1,5,5]]',
+        '[0,{"t":5},["first","z60:t",5]]',
+        '[0,{"t":5},["first","f60:t"]]',
+        '[0,{},["first",5,5]]',
     ),
     *(
         '["settle",{"t":"x"},{},"x",1]',
@@ -304,45 +302,64 @@ BODIES: Final = (
         '["settle",{"t":1},{},null,1]',
     ),
     '[1,{"t":"x"},"f60:t",5]',
+    *(
+        "\n",
+        "5 0\n{",
+        "x\n[0,{}]",
+        "[0,{}]\n",
+        "[0,{}]\n5",
+        '[0,{}]\n[0,{},["second","f60:t","x"]]',
+    ),
 )
 
 
 def malformed() -> Iterator[tuple[str, str]]:
     """A script's verb, and a text that no `Message` makes."""
-    for text in UNREADABLE:
-        yield from ((verb, text) for verb in ("take", "free"))
     for verb in (*TAKES, *FREES):
+        yield from ((verb, text) for text in UNREADABLE)
         for body in BODIES:
-            kind = "take" if verb in TAKES else "free"
-            yield kind, f"{{n}} 0 0 {verb} id {body.replace('{', '{{').replace('}', '}}')}"
+            yield verb, f"{{n}} 0 0 {verb} id {body.replace('{', '{{').replace('}', '}}')}"
 
 
-@pytest.mark.parametrize(("kind", "text"), [*malformed()])
+def neighbour(verb: str, number: int) -> tuple[Message, str]:
+    """A message of this verb that touches nobody else's keys, and how its answer begins."""
+    scope = Scope(f"n{number}", FIRST.limits)
+    made = {
+        "reserve": (MESSAGES.reserve(hold_of(scope)), "held"),
+        "claim": (MESSAGES.claim(hold_of(scope, request_id=f"n{number}"), f"{NOW} 0"), "held"),
+        "add": (MESSAGES.add(scope, {"tokens": 5}, None), "counted"),
+        "resolve": (MESSAGES.resolve(hold_of(scope), "cancel", {}, {}), "gone"),
+        "renew": (MESSAGES.renew(hold_of(scope)), "gone"),
+        "peek": (MESSAGES.peek((scope,)), "seen"),
+        "reset": (MESSAGES.reset((scope,)), "done"),
+        "rights": (Message("rights", f"id{number}", (KEYS.probe,), "GET"), "allowed"),
+    }
+    return made[verb]
+
+
+@pytest.mark.parametrize(("verb", "text"), [*malformed()])
 def test_a_message_that_cannot_be_read_fails_alone(
-    admin: redis.Redis, kind: str, text: str
+    admin: redis.Redis, verb: str, text: str
 ) -> None:
     """Its neighbours are answered, before it and after it, and where it fails it changes nothing."""
     held = hold_of(FIRST, SECOND_ONE)
     assert say(admin, MESSAGES.reserve(held)).startswith("held")
     message = MESSAGES.reserve(held)
     keys = (KEYS.record("id"), *message.keys[1:])
-    if re.search(r"\d resolve id ", text):
+    if verb == "resolve":
         keys = message.keys  # it names one that is open
         text = text.replace(" id ", f" {message.id} ")
     bad = text.format(n=len(keys), body="[0,{}]")
-    if kind == "take":
-        neighbours = [MESSAGES.reserve(hold_of(Scope(f"n{at}", FIRST.limits))) for at in (1, 2)]
-    else:
-        neighbours = [MESSAGES.peek((FIRST,)), MESSAGES.peek((SECOND_ONE,))]
-    one, two = ((each.keys, each.text(again=False)) for each in neighbours)
+    (one, begins), (two, _) = neighbours = [neighbour(verb, number) for number in (1, 2)]
     before = contents(admin)
-    first, answer, last = run(admin, kind, one, (keys, bad), two)
-    assert [first.split(" ")[0], last.split(" ")[0]] == [each.id for each in neighbours]
-    assert {first.split(" ")[1], last.split(" ")[1]} <= {"held", "seen"}
+    said = [(each.keys, each.text(again=False)) for each in (one, two)]
+    first, answer, last = run(admin, verb, said[0], (keys, bad), said[1])
+    assert first.startswith(f"{one.id} {begins}")
+    assert last.startswith(f"{two.id} {begins}")
     if " failed " in answer:
         after = contents(admin)
         assert {key: after.get(key) for key in before} == before
-        assert after.keys() - before.keys() <= {key for each in neighbours for key in each.keys}
+        assert after.keys() - before.keys() <= {key for each, _ in neighbours for key in each.keys}
 
 
 class Wire:
@@ -350,9 +367,6 @@ class Wire:
 
     def __init__(self, *replies: object) -> None:
         self._replies = list(replies)
-
-    def pack_command(self, *_: object) -> list[bytes]:
-        return []
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Nobody is there."""

@@ -172,14 +172,14 @@ def test_c68_every_lua_answers_alike(lua: str) -> None:
     assert lines[0] == lines[1]
 
 
-@pytest.mark.parametrize("name", ["take", "free"])
-def test_each_script_is_known_by_the_name_that_is_asked_for(server: RedisServer, name: str) -> None:
+@pytest.mark.parametrize("verb", [*scripts.FREES, *scripts.TAKES])
+def test_each_script_is_known_by_the_name_that_is_asked_for(server: RedisServer, verb: str) -> None:
     """The server's name for a script is the one that the client computes; asked nothing, it answers nothing."""
     header = ("5", "1000", "1000", "1000")
     knows_flags = version(server) >= (7,)
     with server.client() as client, fakeredis.FakeRedis() as double:
         for one, flags in ((client, knows_flags), (double, False)):
-            script: scripts.Script = getattr(scripts.scripts(allow_oom=flags), name)
+            script = scripts.scripts(allow_oom=flags)[verb]
             one.script_flush()
             told: Any = one.script_load(script.text)
             assert told in {script.sha, script.sha.encode()}
@@ -189,8 +189,11 @@ def test_each_script_is_known_by_the_name_that_is_asked_for(server: RedisServer,
 
 def test_a_script_with_flags_is_for_servers_that_know_them(server: RedisServer) -> None:
     """6.2 takes the line with the flags for Lua, and refuses it; from 7.0 on it is there, and a 6.2 is given none."""
-    take, free = scripts.scripts(allow_oom=True)
-    assert (take.text[:2], free.text[:2]) == ("--", "#!")
+    known = scripts.scripts(allow_oom=True)
+    assert {verb: known[verb].text[:2] for verb in known} == (
+        dict.fromkeys(scripts.FREES, "#!") | dict.fromkeys(scripts.TAKES, "--")
+    )
+    free = known["resolve"]
     with server.client() as client:
         if version(server) >= (7,):
             assert client.script_load(free.text)

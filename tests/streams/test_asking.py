@@ -118,15 +118,6 @@ def test_where_it_is_not_needed_the_same_object_comes_back(case: str) -> None:
     assert ask_for_usage(raw) is raw
 
 
-@pytest.mark.parametrize("case", ["anthropic, by its system prompt", "mistral", "cohere", "ollama"])
-def test_who_knows_better_insists(case: str) -> None:
-    """A model called "mistral-7b" on one's own server takes the option as any other."""
-    body = UNTOUCHED[case]
-    assert ask_for_usage(body, insist=True) == {**body, "stream_options": ASKED}
-    for other in ("not streamed", "asked already", "responses"):
-        assert ask_for_usage(UNTOUCHED[other], insist=True) is UNTOUCHED[other]
-
-
 @pytest.mark.parametrize(
     "body",
     [

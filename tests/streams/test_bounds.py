@@ -13,6 +13,7 @@ from earmark.streams.detect import UNKNOWN, detect
 from earmark.streams.framing import Framing
 from earmark.streams.jsonvalues import JSONFramer
 from earmark.streams.undecided import Undecided
+from earmark.streams.watcher import Watcher
 from tests.streams.toys import Told, generate, sse
 
 MEBIBYTE = 1024 * 1024
@@ -57,28 +58,36 @@ SILENT: list[Any] = [
 ]
 
 
-@pytest.mark.anyio
+def kept(watcher: Watcher) -> int:
+    """How many events are kept for the dialect that may turn up."""
+    assert isinstance(watcher.dialect, Undecided)
+    return len(watcher.dialect._events)
+
+
 @pytest.mark.parametrize("item", SILENT, ids=["text", "list", "key", "many", "bytes", "body"])
-async def test_events_that_say_nothing_are_kept_up_to_a_size(item: Any) -> None:
-    """Large events without a dialect are kept as far as 1 MiB: the stream is then read as most are."""
-    stream = observe_stream(generate([item] * 40), on_complete=Told())
-    taken = 0
-    while stream.observed.dialect is None:
-        await anext(stream)
-        taken += 1
-    assert 4 <= taken <= 11
-    await stream.aclose()
+def test_events_that_say_nothing_are_kept_up_to_a_size(item: Any) -> None:
+    """Of large events without a dialect the latest are kept, as far as 1 MiB."""
+    watcher = Watcher(None, 1, MEBIBYTE, count_text=False)
+    for _ in range(40):
+        watcher.see(item)
+    assert 3 <= kept(watcher) <= 10
+
+
+def test_and_up_to_a_number() -> None:
+    """Of small ones the latest 32."""
+    watcher = Watcher(None, 1, MEBIBYTE, count_text=False)
+    for count in range(1, 100):
+        watcher.see({"x": 1})
+        assert kept(watcher) == min(count, 32)
 
 
 @pytest.mark.anyio
 async def test_the_names_of_events_are_counted_and_cut() -> None:
     """A name is no way round the bounds: of a long one its beginning is kept, and what is kept is counted."""
     undecided = Undecided(detect, UNKNOWN)
-    kept = 0
-    while undecided.found is None:
+    for _ in range(40):
         undecided.observe(PIECE, {"x": 1})
-        kept += 1
-    assert kept <= 11
+    assert len(undecided._events) <= 10
     item = b"event: " + PIECE.encode() * 10 + b'\ndata: {"x": 1}\n\n'
     stream = observe_stream(generate([item] * 30), on_complete=Told())
     tracemalloc.start()
@@ -121,8 +130,9 @@ def test_the_size_of_an_event_is_measured_within_bounds() -> None:
         deep = [deep]
     for payload in (knot, {"x": deep}):
         undecided = Undecided(detect, UNKNOWN)
-        undecided.observe(None, payload)
-        assert undecided.found is not None
+        for _ in range(3):
+            undecided.observe(None, payload)
+        assert len(undecided._events) == 1
 
 
 def _counted(body: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[bytes]]:

@@ -111,7 +111,7 @@ async def test_each_close_has_its_own_time(caplog: pytest.LogCaptureFixture) -> 
             await anyio.lowlevel.checkpoint()
         log.append("given back")
 
-    stream = watched(Hangs([]), Told(), aclose=given, complete_timeout=0.001)
+    stream = watched(Hangs([]), Told(), aclose=given, complete_timeout=0.2)
     with anyio.fail_after(10):
         await stream.aclose()
     assert log == ["given back"]

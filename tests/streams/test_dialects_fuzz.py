@@ -310,7 +310,7 @@ def test_mutated_recordings_never_raise(recordings: Path, complaints: Complaints
     done = 0
     for file in sorted(path for path in recordings.rglob("*") if path.is_file())[: 10**3]:
         blocks = re.split(rb"(?<=\n\n)|(?<=\n)(?=\{)|(?<=\r\n\r\n)", file.read_bytes()[:200_000])
-        for _ in range(examples(30)):
+        for _ in range(examples(130)):
             start = rng.randrange(max(len(blocks) - 40, 0) + 1)
             events: list[bytes] = []
             for block in blocks[start : start + 60]:
@@ -328,7 +328,7 @@ def test_mutated_recordings_never_raise(recordings: Path, complaints: Complaints
             watch(pieces_of(damaged(body, rng), rng), name, 1, measured=rng.random() < 0.3)
     reached.count("events of recordings", done)
     assert complaints.caught == []
-    assert done > examples(20_000)
+    assert done > examples(200_000)
 
 
 WORDS = st.sampled_from(

@@ -105,12 +105,21 @@ OPENAI = [
 
 @pytest.mark.parametrize(
     "before",
-    [[], [sse({"type": "ping"})], [sse({"x": 1})] * 31, [sse("hello")]],
-    ids=["", "ping", "many", "text"],
+    [
+        [],
+        [sse({"type": "ping"})],
+        [sse({"type": "ping"})] * 300,
+        [b"event: heartbeat\ndata: ok\n\n"] * 300,
+        [sse({})] * 300,
+        [sse({"x": 1})] * 300,
+        [sse("x" * 30_000)] * 60,
+        [sse("hello")],
+    ],
+    ids=["", "ping", "pings", "heartbeats", "nothing", "many", "long", "text"],
 )
 @pytest.mark.parametrize("dialect", [None, "openai"])
 async def test_a_dialect_is_found_or_named(dialect: Any, before: list[bytes]) -> None:
-    """Without a name the first events tell; those that told nothing are read as well, once it is known."""
+    """Without a name the first events that tell do, however late they come: a provider that is busy sends pings."""
     seen = await run([*before, *OPENAI], dialect)
     assert (seen.usage and seen.usage.total, seen.outcome) == (12, "end")
     assert (seen.dialect or "").startswith("openai")
@@ -141,18 +150,28 @@ async def test_the_end_of_an_unknown_stream_is_told_before_it_is_delivered() -> 
         assert bool(told) == (item is DONE)
 
 
-@pytest.mark.parametrize(
-    ("item", "most"), [(sse({"x": 1}), 32), (sse("x" * 300_000), 4)], ids=["events", "text"]
-)
-async def test_what_says_nothing_is_not_kept_for_ever(item: bytes, most: int) -> None:
-    """Memory stays bounded: after so many events, or so much text, the stream is read as most are."""
-    stream = observe_stream(generate([item] * 100), on_complete=Told())
-    for _ in range(most - 1):
-        await anext(stream)
-    assert stream.observed.dialect is None
-    await anext(stream)
-    assert stream.observed.dialect == "openai-compatible"
-    await stream.aclose()
+async def test_c38_pings_before_the_first_event_lose_no_input() -> None:
+    """An input that is told once, at the start, is counted however long the queue was (C38, B33)."""
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 1000}}}
+    end = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"output_tokens": 500},
+    }
+    items = [sse({"type": "ping"})] * 100 + [sse(start), sse(end), sse({"type": "message_stop"})]
+    seen = await run(items, None)
+    assert (seen.dialect, seen.tokens, seen.authoritative) == ("anthropic", 1500, True)
+
+
+@pytest.mark.parametrize("told_first", [True, False])
+async def test_what_a_stream_that_never_says_what_it_is_reports_is_read(
+    *, told_first: bool
+) -> None:
+    """Its reports count as most streams' do, also those that came too early to be kept to the end."""
+    report = sse({"usage": {"total_tokens": 12}})
+    nothing = [sse({"x": 1})] * 100
+    seen = await run([report, *nothing] if told_first else [*nothing, report], None)
+    assert (seen.dialect, seen.tokens) == ("openai-compatible", 12)
 
 
 def test_the_expected_choices_reach_the_dialect() -> None:

@@ -12,6 +12,9 @@ import anyio
 import pytest
 
 from earmark.streams import Observed, ObservedStream
+from earmark.streams.observe import begin
+from earmark.streams.options import Options
+from earmark.streams.telling import Conclude
 from tests.streams.toys import (
     CALLBACKS,
     DONE,
@@ -21,6 +24,7 @@ from tests.streams.toys import (
     Source,
     Told,
     ToldLater,
+    Toy,
     consume,
     watched,
 )
@@ -105,11 +109,15 @@ async def test_dropped_tells_the_one_who_asked_for_drops() -> None:
     """R15: where `on_drop` is given, the finaliser calls it and nothing else; it is for drops alone."""
     for taken, outcome in ((1, "dropped"), (3, "end")):
         told, noted = Told(), Told()
-        stream = watched(Source([SAY, USAGE, DONE]), told, on_drop=noted)
+        concludes: list[Conclude] = []
+        source = Source([SAY, USAGE, DONE])
+        stream = begin(source, told, Options(dialect=Toy), on_drop=concludes.append)
         for _ in range(taken):
             await anext(stream)
         del stream
         assert [seen.outcome for seen in told] == ([] if outcome == "dropped" else ["end"])
+        for conclude in concludes:
+            noted(conclude())
         assert [seen.outcome for seen in noted] == (["dropped"] if outcome == "dropped" else [])
         await settle()
 

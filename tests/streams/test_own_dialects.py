@@ -175,7 +175,7 @@ async def test_a_trigger_of_text_reads_what_one_of_bytes_does() -> None:
     assert records[0].authoritative
 
 
-@pytest.mark.parametrize("name", ["aclose", "estimate", "on_drop", "on_complete"])
+@pytest.mark.parametrize("name", ["aclose", "estimate", "on_complete"])
 @pytest.mark.parametrize("value", [3, "close", object()])
 async def test_what_is_no_function_is_refused_at_the_way_in(name: str, value: Any) -> None:
     """Before anything is set up, and not when it is called at last."""

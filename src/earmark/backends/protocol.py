@@ -40,8 +40,8 @@ class Noted(Protocol):
         """The hold."""
         ...
 
-    async def do(self) -> None:
-        """Do it."""
+    async def do(self) -> int | None:
+        """Do it; returns how many further notes it has left, if any."""
         ...
 
 

@@ -77,7 +77,7 @@ def statuses(
     states = iter(seen)
     found: list[ScopeStatus] = []
     for scope in scopes:
-        limits = []
+        limits: list[LimitStatus] = []
         for limit in scope.limits.all:
             state: Any = next(states)
             ask = 0 if asks is None else asks.get(limit.metric, limit.unasked)

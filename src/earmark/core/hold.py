@@ -34,7 +34,7 @@ class Hold:
         at: the instant of the decision in microseconds, written by the store.
         told: who told the observers of this process of its admission; unset until somebody did.
         place: where it was taken, if not in the store: `local` in the memory of this process, `open` nowhere.
-        shares: the scopes by which it was judged, if those were shares of its own.
+        shares: the scopes by which it was judged, if those were others: shares of its own, or some that refused.
         charge: what a ledger holds for it; unset where nothing is spent.
         travels: set once its name or a token of it was given out: another process may resolve it.
     """

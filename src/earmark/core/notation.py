@@ -1,8 +1,9 @@
 """How limits, scopes and asks are written down, in a store and in a token: short lists that JSON can hold.
 
 A limit's name is the letter of its algorithm, the window (whole seconds, or microseconds and a "u"), ":" and the
-metric; the usual metrics go by one letter, and any other has "=" in front. Slots are "c". A scope is its key, 1 if it
-is enforced, and of each limit the name and the amount, or [amount, capacity] where that is another.
+metric; the usual metrics go by one letter, and any other has "=" in front. Slots are "c". A scope is its key, of
+each limit the name and the amount, or [amount, capacity] where that is another, and a 0 at the end if it is not
+enforced.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def write_limits(limits: Limits | list[Limit]) -> list[Any]:
 
 def write_scope(scope: Scope) -> list[Any]:
     """A scope with its limits."""
-    return [scope.key, int(scope.enforce), *write_limits(scope.limits)]
+    return [scope.key, *write_limits(scope.limits), *(() if scope.enforce else (0,))]
 
 
 def read_scope(written: list[Any]) -> Scope:
@@ -52,14 +53,23 @@ def read_scope(written: list[Any]) -> Scope:
     Raises:
         ValueError, TypeError, IndexError: it has not written this.
     """
-    key, enforced, *parts = written
+    key, *parts = written
+    enforce = len(parts) % 2 == 0
+    if not enforce and (type(parts[-1]) is not int or parts.pop() != 0):
+        msg = "a scope ends with a limit or with 0"
+        raise ValueError(msg)
     pairs = zip(parts[::2], parts[1::2], strict=True)
-    return Scope(key, Limits(also=[_limit(*pair) for pair in pairs]), enforce=bool(enforced))
+    return Scope(key, Limits(also=[_limit(*pair) for pair in pairs]), enforce=enforce)
+
+
+def write_metric(metric: str) -> str:
+    """The letter of a metric."""
+    return _METRICS.get(metric) or f"={metric}"
 
 
 def write_amounts(amounts: Mapping[str, int]) -> dict[str, int]:
     """Amounts by the letter of their metric."""
-    return {_METRICS.get(metric) or f"={metric}": amount for metric, amount in amounts.items()}
+    return {write_metric(metric): amount for metric, amount in amounts.items()}
 
 
 def read_amounts(written: Mapping[str, int]) -> dict[str, int]:
@@ -72,8 +82,7 @@ def _name(limit: Limit) -> str:
         return _SLOT
     whole, rest = divmod(limit.window_us, MICROSECONDS)
     length = f"{limit.window_us}u" if rest else str(whole)
-    metric = _METRICS.get(limit.metric) or f"={limit.metric}"
-    return f"{_LETTERS[limit.algorithm]}{length}:{metric}"
+    return f"{_LETTERS[limit.algorithm]}{length}:{write_metric(limit.metric)}"
 
 
 def _limit(name: str, amount: int | list[int]) -> Limit:

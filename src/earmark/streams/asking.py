@@ -55,13 +55,11 @@ _UNASKED: Final = (
 )
 
 
-def ask_for_usage(body: Body, *, insist: bool = False) -> Body:
+def ask_for_usage(body: Body) -> Body:
     """The request body that makes the provider report usage in its stream.
 
     Args:
         body: an outgoing request: a mapping, or its JSON as bytes or text. It is not changed itself.
-        insist: ask also where the body looks like that of an API which reports unasked. For a gateway that
-            knows better: a model called "mistral-7b" on a server of one's own.
 
     Returns:
         A new body of the same kind with `stream_options.include_usage` turned on; the very same object where
@@ -72,24 +70,24 @@ def ask_for_usage(body: Body, *, insist: bool = False) -> Body:
         TypeError: `body` is none of these.
     """
     if isinstance(body, Mapping):
-        if not _needs_asking(body, insist=insist):
+        if not _needs_asking(body):
             return body
         options = {**mapping_of(body.get("stream_options")), "include_usage": True}
         return cast("Body", {**body, "stream_options": options})
     if isinstance(body, str):
-        return _edited(body, insist=insist)
+        return _edited(body)
     if isinstance(body, bytes):
         try:
             text = body.decode("utf-8")
         except UnicodeDecodeError:
             return body
-        edited = _edited(text, insist=insist)
+        edited = _edited(text)
         return body if edited is text else edited.encode("utf-8")
     msg = f"a request body is a mapping, bytes or a text, not {type(body).__name__}"
     raise TypeError(msg)
 
 
-def _needs_asking(body: Mapping[str, Any], *, insist: bool) -> bool:
+def _needs_asking(body: Mapping[str, Any]) -> bool:
     """Whether a request streams, in OpenAI's shape, and has not asked for usage."""
     if body.get("stream") is not True or not ("messages" in body or "prompt" in body):
         return False
@@ -97,7 +95,7 @@ def _needs_asking(body: Mapping[str, Any], *, insist: bool) -> bool:
     options = mapping_of(given)
     if (given is not None and options is not given) or options.get("include_usage") is True:
         return False
-    return insist or not _reports_unasked(body)
+    return not _reports_unasked(body)
 
 
 def _reports_unasked(body: Mapping[str, Any]) -> bool:
@@ -117,14 +115,14 @@ class _Member(NamedTuple):
     end: int
 
 
-def _edited(text: str, *, insist: bool) -> str:
+def _edited(text: str) -> str:
     """The text with the option turned on; the same object where it needs no change or is no request."""
     try:
         members, end = _members(text, 1 if text.startswith("\ufeff") else 0)
     except (ValueError, RecursionError):
         return text
     body = {name: member.value for name, member in members.items()}
-    if _skip(text, end) < len(text) or not _needs_asking(body, insist=insist):
+    if _skip(text, end) < len(text) or not _needs_asking(body):
         return text
     options = members.get("stream_options")
     if options is None:

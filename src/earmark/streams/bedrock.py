@@ -169,7 +169,7 @@ class Bedrock(Undecided):
     __slots__ = ()
 
     def __init__(self, expected_choices: int = 1) -> None:
-        super().__init__(_reader_of, _Unknown)
+        super().__init__(_reader_of, _Unknown, expected_choices)
 
 
 def _reader_of(event: str | None, data: Mapping[str, Any] | str) -> DialectFactory | None:  # noqa: ARG001 - names say nothing here

@@ -118,13 +118,13 @@ _COUNTS: Final[tuple[tuple[str, DialectFactory], ...]] = (
 )
 
 
-def undecided(_: int) -> Dialect:
+def undecided(expected_choices: int) -> Dialect:
     """The dialect of a stream that has not yet said which it speaks."""
-    return Undecided(detect, UNKNOWN)
+    return Undecided(detect, UNKNOWN, expected_choices)
 
 
-def _of_a_provider(_: int) -> Dialect:
-    return Undecided(_spoken_by_a_provider, OpenAI)
+def _of_a_provider(expected_choices: int) -> Dialect:
+    return Undecided(_spoken_by_a_provider, OpenAI, expected_choices)
 
 
 def _spoken_by_a_provider(

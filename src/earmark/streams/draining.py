@@ -4,19 +4,27 @@ A consumer that is cancelled while it waits takes the wait in the source with it
 stream for good: what then looks like a clean end gives nothing more. So the source is read by a task of its own
 from the start, which no consumer's cancellation reaches. It reads an item when one is asked for and not before;
 once the consumer has gone it reads on by itself, for a bounded time.
+
+Many streams are read in one task group, and none may take the others with it: a child of a group that raises
+anything, a CancelledError that nobody meant for it included, has the whole group cancelled. So whatever a source or a
+callback raises is the consumer's, or is logged, and what cancels one of these tasks alone ends one stream.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
-from earmark.streams.loops import Loop, current_loop, is_cancellation
+from earmark.streams.loops import Loop, current_loop, is_cancellation, must_stop
 from earmark.streams.observed import Observed, ObservedStream, Outcome
 from earmark.streams.watched import WatchedStream
 
@@ -26,12 +34,12 @@ T = TypeVar("T")
 
 
 class DrainingStream(ObservedStream[T]):
-    """Passes on what a stream gives, which a task in `group` reads.
+    """Passes on what a stream gives, which a task of its own reads.
 
     Args:
         inner: the stream.
         seconds: how long it is read on for after the consumer has gone.
-        group: where the task runs; it ends when the stream does.
+        start: starts the task; it ends when the stream does.
 
     Raises:
         RuntimeError: the task group has ended, or there is no event loop.
@@ -39,7 +47,7 @@ class DrainingStream(ObservedStream[T]):
 
     __slots__ = ("_closed", "_exchange", "_loop", "_waiting")
 
-    def __init__(self, inner: WatchedStream[T], seconds: float, group: TaskGroup) -> None:
+    def __init__(self, inner: WatchedStream[T], seconds: float, start: Start) -> None:
         self._closed = True
         self._waiting = False
         loop = current_loop()
@@ -47,8 +55,8 @@ class DrainingStream(ObservedStream[T]):
             msg = "a stream that drains is made in a task, or a callback, of its event loop"
             raise RuntimeError(msg)
         self._loop = loop
-        self._exchange = _Exchange(inner, seconds, loop)
-        group.start_soon(self._exchange.read, name="earmark.drain")
+        self._exchange = Exchange(inner, seconds, loop)
+        start(self._exchange)
         self._closed = False
 
     async def __anext__(self) -> T:
@@ -91,10 +99,20 @@ class DrainingStream(ObservedStream[T]):
             logger.debug("a dropped stream is not read on: its event loop is gone")
 
 
-class _Exchange(Generic[T]):
+class Exchange(Generic[T]):
     """Between the consumer, who asks, and the task that reads."""
 
-    __slots__ = ("_answered", "_asked", "_item", "_left", "_loop", "_scope", "_seconds", "inner")
+    __slots__ = (
+        "_answered",
+        "_asked",
+        "_end",
+        "_left",
+        "_loop",
+        "_read",
+        "_scope",
+        "_seconds",
+        "inner",
+    )
 
     def __init__(self, inner: WatchedStream[T], seconds: float, loop: Loop) -> None:
         self.inner = inner
@@ -102,19 +120,21 @@ class _Exchange(Generic[T]):
         self._seconds = seconds
         self._asked = anyio.Event()
         self._answered = anyio.Event()
-        self._item: list[T] | Exception = []
+        self._read: list[T] = []
+        self._end: BaseException | None = None
         self._left = False
         self._scope = anyio.CancelScope()
 
     async def ask(self) -> T:
         """Have the next item read, and wait for it."""
-        if not isinstance(self._item, Exception):
+        if self._end is None:
             self._answered = anyio.Event()
             self._asked.set()
             await self._answered.wait()
-        if isinstance(self._item, Exception):
-            raise self._item
-        return self._item.pop()
+        # An item that was read before the end comes first.
+        if self._end is not None and not self._read:
+            raise self._end
+        return self._read.pop()
 
     def leave(self, outcome: Outcome) -> None:
         """The consumer has gone: read on for a while. To be called on the loop, in a task or not."""
@@ -127,33 +147,37 @@ class _Exchange(Generic[T]):
 
     async def read(self) -> None:
         """Read the stream: one item for each that is asked for, and then what is left."""
-        try:
-            with self._scope:
-                await self._serve()
-                await self._drain()
-        finally:
-            # Where the task group is cancelled, nobody may have waited in the stream: tell it all the same.
-            self.inner.leave("cancelled")
+        # Whoever cancels this task alone means this stream alone.
+        with suppress(asyncio.CancelledError):
             try:
-                with anyio.CancelScope(shield=True):
-                    await self._close()
+                with self._scope:
+                    await self._serve()
+                    await self._drain()
             finally:
-                self._answer(
-                    RuntimeError("the task group that reads this stream has been cancelled")
-                )
+                # Where the task group is cancelled, nobody may have waited in the stream: tell it all the same.
+                self.inner.leave("cancelled")
+                try:
+                    with anyio.CancelScope(shield=True):
+                        await self._close()
+                finally:
+                    self._finish(RuntimeError(_CANCELLED))
 
     async def _serve(self) -> None:
-        while not isinstance(self._item, Exception):
+        while self._end is None:
             await self._asked.wait()
             if self._left:
+                self._finish(RuntimeError(_LEFT))
                 return
             self._asked = anyio.Event()
             try:
                 item = await anext(self.inner)
-            except Exception as error:  # noqa: BLE001 - it is the consumer's
-                self._answer(error)
+            except BaseException as error:
+                if must_stop(error):
+                    raise
+                self._finish(error)  # it is the consumer's
             else:
-                self._answer([item])
+                self._read.append(item)
+                self._answered.set()
 
     async def _drain(self) -> None:
         """Read on until the end was seen: what was told cannot change."""
@@ -162,17 +186,83 @@ class _Exchange(Generic[T]):
                 await anext(self.inner)
         except StopAsyncIteration:
             return
-        except Exception:
+        except BaseException as error:
+            if must_stop(error):
+                raise
             # It has been told, and there is nobody to raise it to.
             logger.debug("a stream failed while it was read on", exc_info=True)
 
     async def _close(self) -> None:
         try:
             await self.inner.aclose()
-        except Exception:
+        except BaseException as error:
+            if must_stop(error):
+                raise
             logger.exception("a source could not be closed")
 
-    def _answer(self, item: list[T] | Exception) -> None:
-        if not isinstance(self._item, Exception):
-            self._item = item
-            self._answered.set()
+    def _finish(self, end: BaseException) -> None:
+        """Say how it has ended to whoever asks, now or later; the first word counts."""
+        if self._end is None:
+            self._end = end
+        self._answered.set()
+
+
+_CANCELLED: Final = "what reads this stream was cancelled: the task, or its task group"
+_LEFT: Final = "this stream was closed, with its limiter: it is read on for its usage alone"
+
+Start: TypeAlias = Callable[[Exchange[Any]], object]
+"""Starts the task that reads for an exchange."""
+
+
+def read_in(group: TaskGroup, exchange: Exchange[Any]) -> None:
+    """Start it in a task group of the caller's."""
+    group.start_soon(exchange.read, name="earmark.drain")
+
+
+class ReadOn:
+    """Where a limiter's streams are read on, on one event loop: an async context manager.
+
+    Whoever leaves it cannot ask for items any more, though a stream may be referenced yet, by the very block that
+    is left: its streams are closed, read on, and waited for.
+    """
+
+    __slots__ = ("_exchanges", "_group")
+
+    def __init__(self) -> None:
+        self._group = anyio.create_task_group()
+        self._exchanges: set[Exchange[Any]] = set()
+
+    def start(self, exchange: Exchange[Any]) -> None:
+        """Start the task that reads for an exchange.
+
+        Raises:
+            RuntimeError: this has been left.
+        """
+        self._group.start_soon(self._read, exchange, name="earmark.drain")
+        self._exchanges.add(exchange)
+
+    async def _read(self, exchange: Exchange[Any]) -> None:
+        try:
+            await exchange.read()
+        finally:
+            self._exchanges.discard(exchange)
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:  # else they are cancelled, and told so
+            for exchange in tuple(self._exchanges):
+                exchange.leave("closed")
+        try:
+            await self._group.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as errors:
+            # The block's own error leaves it as it is, not in a group.
+            if errors.exceptions != (error,):
+                raise

@@ -1,8 +1,9 @@
 """What a stream used, where the provider did not say: an estimator's word beside what was reported.
 
 A report that came too early and an estimate are each a part of the truth: of each field the larger counts, so
-that leaving a stream before its usage comes is never cheaper than staying. Output is never estimated from
-nothing: not where no item was delivered (B36), and not from the body of an error (C44).
+that leaving a stream before its usage comes is never cheaper than staying. A final report stands, and only what it
+leaves out is estimated (C40). Output is never estimated from nothing: not where no item was delivered (B36), and
+not from the body of an error (C44).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ Estimate = Callable[[Observed], Usage | None]
 
 
 def with_estimate(observed: Observed, estimate: Estimate | None) -> Observed:
-    """`observed`, its usage completed by the estimator where the provider's last word is missing."""
-    if estimate is None or observed.authoritative:
+    """`observed`, its usage completed by the estimator where the last word is missing or leaves a whole out."""
+    if estimate is None or (observed.authoritative and not _lacks_a_whole(observed.usage)):
         return observed
     try:
         guess = estimate(observed)
@@ -34,7 +35,8 @@ def with_estimate(observed: Observed, estimate: Estimate | None) -> Observed:
             return observed
         if _without_output(observed):
             guess = replace(guess, output_tokens=0, reasoning_tokens=None, reported_total=None)
-        return replace(observed, usage=_larger(observed.usage, guess), estimated=True)
+        complete = _filled if observed.authoritative else _larger
+        return replace(observed, usage=complete(observed.usage, guess), estimated=True)
     except BaseException as error:
         if ends_the_process(error):
             raise
@@ -42,9 +44,27 @@ def with_estimate(observed: Observed, estimate: Estimate | None) -> Observed:
         return observed
 
 
+def _lacks_a_whole(usage: Usage | None) -> bool:
+    return usage is not None and None in (usage.input_tokens, usage.output_tokens)
+
+
 def _without_output(observed: Observed) -> bool:
     """Whether there can be no output: nothing was delivered, or nothing but an error."""
     return observed.items == 0 or (observed.error is not None and observed.text_length == 0)
+
+
+def _filled(reported: Usage | None, guess: Usage) -> Usage:
+    """A final report with the wholes that it left out: never less than the parts and the total that it has."""
+    usage = reported or Usage()
+    floors = usage.floors()
+    for name, other in (("input_tokens", "output_tokens"), ("output_tokens", "input_tokens")):
+        known: int | None = getattr(guess, name)
+        if getattr(usage, name) is None and known is not None:
+            rest = (usage.reported_total or 0) - (
+                getattr(usage, other) or getattr(guess, other) or 0
+            )
+            usage = replace(usage, **{name: max(known, floors[name], rest)})
+    return usage
 
 
 def _larger(reported: Usage | None, guess: Usage) -> Usage:

@@ -13,6 +13,7 @@ import re
 from typing import Any, Final, TypeVar, cast
 
 from earmark.streams.jsontext import loaded
+from earmark.streams.loops import ends_the_process
 from earmark.streams.observed import Observed, ObservedStream
 from earmark.streams.payloads import event_of
 from earmark.streams.sse import SSEFramer
@@ -165,8 +166,10 @@ class Hider:
                 dialect.only_usage(name, loaded(data))
                 for name, data, _ in SSEFramer(_MAX_HELD).feed(event)
             ]
-        except Exception:  # noqa: BLE001 - what cannot be read is passed on
-            return False
+        except BaseException as error:
+            if ends_the_process(error):
+                raise
+            return False  # what cannot be read is passed on
         return bool(found) and all(found)
 
     def _is_report(self, item: object) -> bool:
@@ -175,7 +178,9 @@ class Hider:
             if isinstance(payload, str):
                 payload = cast("dict[str, Any]", loaded(payload))
             return self._watcher.dialect.only_usage(name, payload)
-        except Exception:  # noqa: BLE001 - as above
+        except BaseException as error:
+            if ends_the_process(error):
+                raise
             return False
 
 

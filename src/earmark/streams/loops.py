@@ -120,11 +120,18 @@ def ends_the_process(error: BaseException) -> bool:
     return isinstance(error, (KeyboardInterrupt, SystemExit))
 
 
+def must_stop(error: BaseException) -> bool:
+    """Whether an error that somebody else's code has raised says that this task, or the process, is to end."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(must_stop(inner) for inner in cast("Errors", error).exceptions)
+    return ends_the_process(error) or is_ours(error)
+
+
 def must_pass(error: BaseException) -> bool:
     """Whether an error of a task of our own has to go on: the process, the task or its coroutine is to end."""
     if isinstance(error, BaseExceptionGroup):
         return any(must_pass(inner) for inner in cast("Errors", error).exceptions)
-    return isinstance(error, GeneratorExit) or ends_the_process(error) or is_ours(error)
+    return isinstance(error, GeneratorExit) or must_stop(error)
 
 
 async def see_through(work: Awaitable[object], seconds: float) -> Closed:

@@ -10,22 +10,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from earmark.usage import Usage
 
 T = TypeVar("T")
 
 Outcome = Literal["open", "end", "truncated", "error", "cancelled", "closed", "dropped"]
-
-OUTCOMES: Final[tuple[Outcome, ...]] = (
-    "end",
-    "truncated",
-    "error",
-    "cancelled",
-    "closed",
-    "dropped",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +32,7 @@ class Observed:
             * `cancelled`: the consumer was cancelled while it waited
             * `closed`: `aclose()` was called
             * `dropped`: nobody held the stream any more
-            * `open`: not yet ended, in `ObservedStream.observed` and for an estimator
+            * `open`: not yet ended, in `ObservedStream.observed`
         usage: what the provider reported, or None; its fields may be unknown.
         authoritative: the provider's own final report arrived, for every expected choice.
         estimated: an estimator had a part in `usage`.

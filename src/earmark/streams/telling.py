@@ -21,13 +21,19 @@ logger = logging.getLogger("earmark.streams")
 OnComplete = Callable[[Observed], object]
 """Takes what was observed: a plain function, or an async one."""
 
+Conclude = Callable[[], Observed]
+"""Says what was observed. That asks the dialect and an estimator, which may be the user's code."""
+
+OnDrop = Callable[[Conclude], object]
+"""Called by a finaliser, which may run anywhere, inside any lock: it only notes what is to be called later."""
+
 
 class Teller:
     """Calls one stream's callback.
 
     Args:
         on_complete: the callback.
-        on_drop: a plain one that is called in its place when the stream is dropped.
+        on_drop: called in its place when the stream is dropped.
         seconds: how long an async one is waited for.
 
     Attributes:
@@ -36,7 +42,7 @@ class Teller:
 
     __slots__ = ("_on_complete", "_on_drop", "loop", "seconds")
 
-    def __init__(self, on_complete: OnComplete, on_drop: OnComplete | None, seconds: float) -> None:
+    def __init__(self, on_complete: OnComplete, on_drop: OnDrop | None, seconds: float) -> None:
         self._on_complete = on_complete
         self._on_drop = on_drop
         self.seconds = seconds
@@ -58,15 +64,17 @@ class Teller:
         else:
             await loop.finish(result, self.seconds)
 
-    def tell_dropped(self, observed: Observed) -> None:
-        """Call it from a finaliser."""
-        callback = self._on_complete if self._on_drop is None else self._on_drop
-        if is_async(callback):
-            self._hand_over(partial(callback, observed))
-            return
-        result = _called(callback, observed)
-        if inspect.isawaitable(result) and not self._hand_over(lambda: result):
-            discard(result)
+    def tell_dropped(self, conclude: Conclude) -> None:
+        """Call it from a finaliser. What an async one is told is found out on the loop as well."""
+        callback = self._on_complete
+        if self._on_drop is not None:
+            _called(self._on_drop, conclude)
+        elif is_async(callback):
+            self._hand_over(lambda: callback(conclude()))
+        else:
+            result = _called(callback, conclude())
+            if inspect.isawaitable(result) and not self._hand_over(lambda: result):
+                discard(result)
 
     def close_dropped(self, closing: list[Close]) -> None:
         """Close a source from a finaliser: on its loop, and where there was none what can be closed without."""

@@ -1,14 +1,16 @@
 """The dialect of a stream that has not yet said which it speaks: it keeps the events that said nothing.
 
 An event that says nothing about the dialect may still say something about the usage, or be the error with which
-everything ends, so it is not thrown away but read again by the dialect that turns up. A stream that never says
-what it is must not be collected for ever either, neither many events nor large ones, and `[DONE]` has to be
-understood when it comes.
+everything ends, so it is not thrown away but read again by the dialect that turns up. A stream must not be collected
+for ever either, neither many events nor large ones: of those that say nothing the latest are kept. The search has no
+such bound. A provider that is busy sends a ping every few seconds for as long as it takes, and to guess then would be
+to guess wrong; what never says what it is, is read as most streams are when it ends, or says `[DONE]`.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, cast
 
@@ -31,6 +33,7 @@ class Undecided:
     Args:
         find: looks for the dialect.
         otherwise: the dialect of a stream that never says.
+        expected_choices: how many choices the request asked for.
 
     Attributes:
         found: the dialect of the stream, or None.
@@ -39,18 +42,32 @@ class Undecided:
     name: ClassVar[str] = ""
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(b"")  # found in anything
 
-    __slots__ = ("_events", "_find", "_otherwise", "_size", "found")
+    __slots__ = (
+        "_events",
+        "_expected",
+        "_find",
+        "_otherwise",
+        "_size",
+        "_unkept",
+        "_unknown",
+        "found",
+    )
 
     usage: Usage | None = None
     ended = False
     finished = False
     error: str | None = None
 
-    def __init__(self, find: Find, otherwise: DialectFactory) -> None:
+    def __init__(self, find: Find, otherwise: DialectFactory, expected_choices: int = 1) -> None:
         self._find = find
         self._otherwise = otherwise
-        self._events: list[tuple[str | None, Mapping[str, Any] | str]] = []
+        self._expected = expected_choices
+        self._unknown: Dialect | None = (
+            None  # reads what is kept no longer, should nothing better turn up
+        )
+        self._events: deque[tuple[str | None, Mapping[str, Any] | str, int]] = deque()
         self._size = 0
+        self._unkept: int | None = 0  # the length of the text in what was kept no longer
         self.found: DialectFactory | None = None
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
@@ -61,7 +78,7 @@ class Undecided:
         """Keep the text of one, and look whether it tells."""
         self._keep(event, data)
         if self.found is None and data.strip() == "[DONE]":
-            self.found = self._otherwise
+            self.give_up()
 
     def text_length(self, event: str | None, data: Mapping[str, Any] | str) -> int:
         """None that is known of: it is measured when the events are read again."""
@@ -76,30 +93,44 @@ class Undecided:
         return False
 
     def give_up(self) -> None:
-        """No more events come: what was kept is read as most streams are, if there is anything."""
+        """No more events come: what there was is read as most streams are, if there was anything."""
         if self._events:
-            self.found = self._otherwise
+            self.found = self._take_otherwise
 
     def replay(self, dialect: Dialect) -> int | None:
         """Let the dialect that was found read what was kept; returns the length of the text, None where unknown."""
-        lengths: list[int | None] = []
-        for event, data in self._events:
-            if isinstance(data, str):
-                dialect.observe_text(event, data)
-            else:
-                dialect.observe(event, data)
-            lengths.append(dialect.text_length(event, data))
+        lengths = [self._unkept, *(_read(dialect, event, data) for event, data, _ in self._events)]
         self._events.clear()
         known = [length for length in lengths if length is not None]
         return sum(known) if len(known) == len(lengths) else None
 
+    def _take_otherwise(self, expected_choices: int) -> Dialect:
+        if self._unknown is None:
+            self._unknown = self._otherwise(expected_choices)
+        return self._unknown
+
     def _keep(self, event: str | None, data: Mapping[str, Any] | str) -> None:
-        self._events.append((event, data))
         self.found = self._find(event, data)
-        if self.found is None:
-            self._size += _size_of(data) + len(event or "")
-            if self._size >= _MAX_SIZE or len(self._events) >= _MAX_EVENTS:
-                self.found = self._otherwise
+        size = 0 if self.found is not None else _size_of(data) + len(event or "")
+        self._events.append((event, data, size))
+        self._size += size
+        while len(self._events) > _MAX_EVENTS or (self._size > _MAX_SIZE and len(self._events) > 1):
+            self._let_go(*self._events.popleft())
+
+    def _let_go(self, event: str | None, data: Mapping[str, Any] | str, size: int) -> None:
+        """Have it read as most streams are."""
+        self._size -= size
+        length = _read(self._take_otherwise(self._expected), event, data)
+        self._unkept = None if self._unkept is None or length is None else self._unkept + length
+
+
+def _read(dialect: Dialect, event: str | None, data: Mapping[str, Any] | str) -> int | None:
+    """Let a dialect read one event; returns the length of its text."""
+    if isinstance(data, str):
+        dialect.observe_text(event, data)
+    else:
+        dialect.observe(event, data)
+    return dialect.text_length(event, data)
 
 
 def decided(dialect: Dialect, expected_choices: int) -> Dialect:

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from earmark.streams.estimating import Estimate, with_estimate
-from earmark.streams.loops import current_loop, is_cancellation
+from earmark.streams.loops import current_loop, is_ours
 from earmark.streams.observed import Observed, ObservedStream, Outcome
 from earmark.streams.sources import (
     Close,
@@ -175,7 +175,7 @@ class WatchedStream(ObservedStream[T]):
         if self._gate is _BUSY:
             msg = "another task is waiting for the next item of this stream"
             raise RuntimeError(msg)
-        self._teller.loop = self._teller.loop or current_loop()
+        self._teller.loop = current_loop() or self._teller.loop
 
     async def _end_seen(self, item: T) -> None:
         """The item in hand completes the end of the stream: tell it before the consumer has it.
@@ -199,7 +199,7 @@ class WatchedStream(ObservedStream[T]):
             return
         if isinstance(error, StopAsyncIteration):
             await self._end(None, None, close_quietly)
-        elif is_cancellation(error):
+        elif is_ours(error):
             await self._end("cancelled", None, close_quietly)
         else:
             self._failed = True  # to be raised once more, where something else comes before it
@@ -249,8 +249,12 @@ class WatchedStream(ObservedStream[T]):
 
     def _dropped(self) -> None:
         """Nobody holds the stream any more. May run anywhere, and must not raise."""
-        self._watcher.finish()
-        observed = self._conclude("dropped")
-        if observed is not None:
-            self._teller.tell_dropped(observed)
+        self._gate = _CLOSED
+        if self._observed is None:
+            self._teller.tell_dropped(self._conclude_dropped)
         self._teller.close_dropped(self._closing)
+
+    def _conclude_dropped(self) -> Observed:
+        """What the dialect and an estimator make of it: user code, for which a finaliser is no place."""
+        self._watcher.finish()
+        return self._conclude("dropped") or self.observed

@@ -17,6 +17,7 @@ from earmark.streams.dialect import Dialect, DialectFactory
 from earmark.streams.framing import Framing, Kind
 from earmark.streams.jsontext import decoded
 from earmark.streams.kept import RawEvent, Search, anything
+from earmark.streams.loops import ends_the_process
 from earmark.streams.observed import Observed, Outcome
 from earmark.streams.payloads import event_of
 from earmark.streams.salvage import salvage
@@ -101,8 +102,8 @@ class Watcher:
             else:
                 self._see_object(item)
             ended = self.dialect.ended
-        except Exception:  # noqa: BLE001 - what reads must not harm who is read to
-            self._complain("an item could not be read", exc_info=True)
+        except BaseException as error:  # noqa: BLE001 - see `_complain`
+            self._complain("an item could not be read", cause=error)
             self.text_length = None
             return False
         return ended
@@ -119,8 +120,8 @@ class Watcher:
             if isinstance(self.dialect, Undecided):
                 self.dialect.give_up()
                 self._decide(self.dialect)
-        except Exception:  # noqa: BLE001 - as in `see`
-            self._complain("the end of a stream could not be read", exc_info=True)
+        except BaseException as error:  # noqa: BLE001 - see `_complain`
+            self._complain("the end of a stream could not be read", cause=error)
         finally:
             self._complained = complained
 
@@ -147,8 +148,8 @@ class Watcher:
                 error=dialect.error if error is None else error,
                 dialect=dialect.name or None,
             )
-        except Exception:  # noqa: BLE001 - as in `see`
-            self._complain("what a stream reported could not be read", exc_info=True)
+        except BaseException as failure:  # noqa: BLE001 - see `_complain`
+            self._complain("what a stream reported could not be read", cause=failure)
             return seen
 
     def ending(self) -> Outcome:
@@ -159,8 +160,8 @@ class Watcher:
                 return "error"
             if dialect.ended or dialect.finished:
                 return "end"
-        except Exception:  # noqa: BLE001 - as in `see`
-            self._complain("how a stream ended could not be read", exc_info=True)
+        except BaseException as error:  # noqa: BLE001 - see `_complain`
+            self._complain("how a stream ended could not be read", cause=error)
         return "truncated"
 
     def _see_text(self, item: str) -> None:
@@ -255,8 +256,8 @@ class Watcher:
             dialect.observe(name, payload)
             if self.text_length is not None:
                 self._measured(dialect.text_length(name, payload))
-        except Exception:  # noqa: BLE001 - a dialect may be the user's own
-            self._failed(dialect)
+        except BaseException as error:  # noqa: BLE001 - see `_complain`
+            self._failed(dialect, error)
         if isinstance(dialect, Undecided):
             self._decide(dialect)
 
@@ -266,8 +267,8 @@ class Watcher:
             dialect.observe_text(name, text)
             if self.text_length is not None:
                 self._measured(dialect.text_length(name, text))
-        except Exception:  # noqa: BLE001 - as in `_observe`
-            self._failed(dialect)
+        except BaseException as error:  # noqa: BLE001 - see `_complain`
+            self._failed(dialect, error)
         if isinstance(dialect, Undecided):
             self._decide(dialect)
 
@@ -276,8 +277,8 @@ class Watcher:
         known = self.text_length
         self.text_length = None if known is None or length is None else known + length
 
-    def _failed(self, dialect: Dialect) -> None:
-        self._complain("%s failed on an event", dialect.name, exc_info=True)
+    def _failed(self, dialect: Dialect, error: BaseException) -> None:
+        self._complain("%s failed on an event", dialect.name, cause=error)
         self.text_length = None
 
     def _decide(self, dialect: Undecided) -> None:
@@ -303,19 +304,25 @@ class Watcher:
         try:
             search = dialect.trigger.search
             search(b"")
-        except Exception:  # noqa: BLE001 - as in `_observe`
+        except BaseException as error:  # noqa: BLE001 - see `_complain`
             self._complain(
-                "%s has a trigger that is no pattern of bytes", dialect.name, exc_info=True
+                "%s has a trigger that is no pattern of bytes", dialect.name, cause=error
             )
             return anything
         return search
 
-    def _complain(self, message: str, *details: object, exc_info: bool = False) -> None:
-        """Log the first thing that could not be read: a broken stream may have thousands."""
+    def _complain(self, message: str, *details: object, cause: BaseException | None = None) -> None:
+        """Log the first thing that could not be read: a broken stream may have thousands.
+
+        An item or a dialect may raise anything, an extension in Rust that panics a BaseException: nobody can cancel
+        what does not wait, and only what ends the process passes.
+        """
+        if cause is not None and ends_the_process(cause):
+            raise cause
         if not self._complained:
             self._complained = True
             message += "; further ones of this stream are not reported"
-            logger.warning(message, *details, exc_info=exc_info)
+            logger.warning(message, *details, exc_info=cause)
 
 
 def _array(text: str) -> list[Mapping[str, Any]] | None:

@@ -1,6 +1,6 @@
 """One limit of many processes, kept in Redis.
 
-Scripts decide (`scripts/*.lua`, one for what takes and one for what frees), each of which mirrors a module of the
+Scripts decide (`scripts/*.lua`, put together to one for each verb), each of which mirrors a module of the
 memory backend; what they saw comes back as numbers, from which the core computes every answer.
 """
 

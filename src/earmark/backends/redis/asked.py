@@ -46,6 +46,20 @@ class Asked:
         self.again = again  # it may have reached the store before
         self.sent = again  # it may have reached the store by now
 
+    @property
+    def group(self) -> object:
+        """Those of one group go in one call of a script."""
+        return None
+
+    @property
+    def asking(self) -> bool:
+        """Whether the server is to be told that another one has sent it here."""
+        return False
+
+    def is_sent_elsewhere(self, error: Exception) -> bool:
+        """Whether an error says that it belongs to another server, and it is on its way there."""
+        return False
+
     def take_back(self) -> bool:
         """Its caller goes; True where nothing was sent for it, and nothing will be."""
         return not self.sent and (self.answer.cancelled() or self.answer.cancel())

@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Self, get_args
 
-from redis.asyncio import Redis
-
 from earmark.backends.health import Health
 from earmark.backends.protocol import Desk, Seen
 from earmark.backends.redis.asked import Again
-from earmark.backends.redis.dialing import Dialer
-from earmark.backends.redis.failures import Outage, StoreError
+from earmark.backends.redis.carrier import Carrier
+from earmark.backends.redis.carriers import topology as topology_of
+from earmark.backends.redis.client import Client
+from earmark.backends.redis.failures import Outage, StoreError, is_owed, told, unavailable
 from earmark.backends.redis.fallback import LocalShare
-from earmark.backends.redis.keys import Keys
-from earmark.backends.redis.line import Line
 from earmark.backends.redis.lines import Lines, Post, of_every_loop, of_one_loop
-from earmark.backends.redis.messages import Message, Messages, decided, hold_of, states
-from earmark.backends.redis.owed import Outbox
+from earmark.backends.redis.messages import Decided, Message, Messages, decided, hold_of, states
 from earmark.backends.redis.renewal import Renewal
+from earmark.backends.redis.replicas import Presence, Replicas
 from earmark.backends.redis.settings import count, seconds, share
+from earmark.backends.redis.several import Parts, Several, slices_of
 from earmark.backends.redis.standing import Standing
-from earmark.clock import Clock, Reading, injected, wall_clock
+from earmark.clock import Clock, injected, locked, wall_clock
 from earmark.core.admission import algorithm_of
 from earmark.core.hold import Hold, Verb
 from earmark.core.joint import divided, parts_of
@@ -59,8 +57,8 @@ class RedisBackend:
     """Limits in Redis, shared by every process that uses the same server and namespace.
 
     Args:
-        client: a client of `redis.asyncio`, whose settings are used. It serves one event loop; `from_url` serves
-            as many as there are.
+        client: a client of `redis.asyncio`, whose settings are used: a `Redis`, also one of a `Sentinel`, or a
+            `RedisCluster`. It serves one event loop; `from_url` serves as many as there are.
         namespace: what every key begins with: letters, digits, `_`, `.` and `-`.
         clock: a callable that returns seconds since the epoch; by default the server's own, which all processes
             share.
@@ -71,7 +69,7 @@ class RedisBackend:
             of every amount; `open`, nobody, every request is admitted; `closed`, nobody, `BackendUnavailable` is
             raised.
         local_share: of every amount, above 0 and at most 1. The worst case of an outage is as many shares as there
-            are processes.
+            are processes. With `auto` the processes count one another, and each gives out its part.
         outbox: how many messages are kept for a store that cannot be reached.
         horizon: seconds for which it is remembered that a reservation is over, where a late copy of a message
             could count it twice; at most an hour.
@@ -86,59 +84,66 @@ class RedisBackend:
 
     def __init__(
         self,
-        client: Redis,
+        client: Client,
         *,
         namespace: str = "earmark",
         clock: Clock | None = None,
         lease: float = 60.0,
         timeout: float = 0.5,
         on_outage: OnOutage = "local",
-        local_share: float = 1.0,
+        local_share: float | Literal["auto"] = 1.0,
         outbox: int = 10_000,
         horizon: float = 60.0,
     ) -> None:
-        if not isinstance(client, Redis):
-            msg = f"expected a client of redis.asyncio, not {client!r}: RedisBackend.from_url takes a URL"
-            raise TypeError(msg)
+        topology = topology_of(
+            client,
+            namespace,
+            count("outbox", outbox),
+            seconds("timeout", timeout),
+            check_clock=clock is None,
+        )
         if on_outage not in get_args(OnOutage):
             msg = f"on_outage must be one of {', '.join(get_args(OnOutage))}, not {on_outage!r}"
             raise ValueError(msg)
         lease_us = lease_microseconds(lease)
         self.desk = Desk()
         self.name = f"redis:{namespace}"
-        self._keys = Keys(namespace)
-        self._messages = Messages(self._keys, lease_us)
+        self._topology = topology
+        self._messages = Messages(topology.keys, lease_us)
         self.clock = clock
-        self._reading = _locked(wall_clock() if clock is None else injected(clock))
-        self._timeout = seconds("timeout", timeout)
+        self._reading = locked(wall_clock() if clock is None else injected(clock))
         self._on_outage = on_outage
         self._lengths = (str(_KEEP_US), str(round(seconds("horizon", horizon) * MICROSECONDS)))
         self._local = LocalShare(share(local_share), self._reading, lease_us, self.desk)
-        self._outbox = Outbox(count("outbox", outbox))
-        self._standing = Standing(on_outage, local_share, self._outbox)
+        counts = (on_outage, local_share) == ("local", "auto")
+        self._replicas = Replicas(self._local, lease_us / MICROSECONDS) if counts else None
+        self._present = self._messages.present()
+        self._outbox = topology.outbox
+        self._standing = Standing(on_outage, self._local.worst_case, self._outbox)
         self._lines = Lines(of_one_loop(client), self._post)
-        self._said: set[str] = set()  # the eviction policies that were warned of
-        self._unsent: set[Id] = (
-            set()
-        )  # reserves that were cancelled before anything was sent for them
+        # Reserves that were cancelled before anything was sent for them.
+        self._unsent: set[Id] = set()
+        self._several = Several(self._messages, self._line, self._owe, self._unsent)
 
     @classmethod
     def from_url(
         cls,
         url: str,
         *,
+        cluster: bool = False,
         client_options: Mapping[str, Any] | None = None,
         **options: Any,  # noqa: ANN401 - those of `RedisBackend`, whatever they are
     ) -> Self:
-        """Return a backend for the server at `url`, with connections of its own for every event loop.
+        """Return a backend for the server or cluster at `url`, with connections of its own for every event loop.
 
         Args:
             url: as `redis.asyncio.Redis.from_url` takes it: `redis://`, `rediss://` (TLS) or `unix://`, with user,
-                password and database.
+                password and database. Of a cluster, one node: it tells of the others.
+            cluster: whether it is a cluster.
             client_options: further arguments of that function.
             options: those of `RedisBackend`.
         """
-        client_of_loop = of_every_loop(url, client_options or {})
+        client_of_loop = of_every_loop(url, client_options or {}, cluster=cluster)
         backend = cls(client_of_loop(), **options)
         backend._lines = Lines(client_of_loop, backend._post)
         return backend
@@ -148,6 +153,8 @@ class RedisBackend:
         known = self._taken_without_store(hold)
         if known is not None:
             return known
+        if self._topology.is_clustered and (parts := slices_of(hold)):
+            return await self._reserve_parts(hold, parts)
         message = self._messages.reserve(hold)
         asked = self._line().place(message)
         try:
@@ -162,15 +169,23 @@ class RedisBackend:
             if asked.take_back():
                 self._unsent.update(part.id for part in parts_of(hold))
             raise
-        self._local.tidy()
-        return self._stands(hold, message, answer)
-
-    def _stands(self, hold: Hold, message: Message, answer: str) -> Hold | None:
-        """Read what the store has answered to a reserve."""
         decision = decided(answer, message.id)
         if isinstance(answer, Again) and decision.word not in {"held", "gone"}:
             # Its first copy may be late, and find room by then: it is taken back before it comes.
             self._take_back(hold)
+        return self._stands(hold, decision)
+
+    async def _reserve_parts(self, hold: Hold, parts: Parts) -> Hold | None:
+        """The same, over several slots of a cluster."""
+        try:
+            decision = await self._several.reserve(hold, parts)
+        except Outage as outage:
+            return self._without_store(hold, outage)
+        return self._stands(hold, decision)
+
+    def _stands(self, hold: Hold, decision: Decided) -> Hold | None:
+        """What the store has answered to a reserve."""
+        self._local.tidy()
         if decision.word == "conflict":
             raise RequestIdConflict(hold.name)
         if decision.word == "adopted":
@@ -179,7 +194,7 @@ class RedisBackend:
             msg = "the reservation was cancelled before the store had heard of it"
             raise BackendUnavailable(msg)
         hold.at = decision.at
-        hold.seen = states(hold.scopes, decision.seen)
+        hold.seen = states(hold.judged, decision.seen)
         return divided(hold) if decision.word == "held" else None
 
     async def resolve(
@@ -198,11 +213,13 @@ class RedisBackend:
         if verb == "withdraw" and hold.id in self._unsent:
             self._unsent.discard(hold.id)  # there is nothing to take back
             return True
+        if self._topology.is_clustered and slices_of(hold):
+            return await self._resolve_parts(hold, verb, exact, at_least)
         message = self._messages.resolve(hold, verb, exact, at_least)
         try:
             answer = await self._line().ask(message)
         except BaseException as error:
-            if not _is_owed(error):
+            if not is_owed(error):
                 raise
             self._owe(message)
             self._lines.drop(hold)
@@ -214,6 +231,19 @@ class RedisBackend:
             return True  # nobody else knows this reservation: if it is gone, the first copy has resolved it
         return answer == "done"
 
+    async def _resolve_parts(
+        self, hold: Hold, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+    ) -> bool:
+        """The same, over several slots of a cluster."""
+        try:
+            won = await self._several.resolve(hold, verb, exact, at_least)
+        except BaseException as error:
+            if is_owed(error):
+                self._lines.drop(hold)
+            raise
+        self._lines.drop(hold)
+        return won
+
     async def add(
         self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
     ) -> bool:
@@ -223,7 +253,7 @@ class RedisBackend:
         try:
             answer = await line.ask(message)
         except BaseException as error:
-            if not _is_owed(error):
+            if not is_owed(error):
                 raise
             self._owe(message)
             if isinstance(error, Exception):
@@ -233,24 +263,28 @@ class RedisBackend:
 
     async def renew(self, holds: Sequence[Hold]) -> list[bool]:
         """Extend leases that have not lapsed; a lapsed one is never revived (C5)."""
-        line = self._line()
-        asked = [None if hold.degraded else line.ask(self._messages.renew(hold)) for hold in holds]
+        asked = [None if hold.degraded else self._renewal(hold) for hold in holds]
         held: list[bool] = []
         for hold, answer in zip(holds, asked, strict=True):
             if answer is None:
                 held.append(hold.place == "open" or self._local.renew(hold))
             else:
-                held.append(await _told(answer) == "held")
+                held.append(await told(answer) == "held")
         return held
 
     async def peek(self, scopes: tuple[Scope, ...]) -> Seen:
-        """Read the state of every limit at one instant."""
+        """Read the state of every limit at one instant; on a cluster, of every slot."""
+        if self._topology.is_clustered:
+            return await told(self._several.peek(scopes))
         answer = await self._ask(self._messages.peek(scopes))
         _, at, *seen = answer.split(" ")
         return Seen(states(scopes, seen), int(at))
 
     async def reset(self, scopes: tuple[Scope, ...]) -> None:
         """Forget counts; open holds on them then have nothing to give back."""
+        if self._topology.is_clustered:
+            await told(self._several.reset(scopes))
+            return
         await self._ask(self._messages.reset(scopes))
 
     def attend(self, hold: Hold) -> None:
@@ -280,26 +314,25 @@ class RedisBackend:
         if self._outbox:
             logger.error("the store is still owed %d messages", len(self._outbox))
 
-    def _line(self) -> Line:
+    def _line(self) -> Carrier:
         return self._lines.here().line
 
-    def _post(self, client: Redis, *, brief: bool) -> Post:
+    def _post(self, client: Client, *, brief: bool) -> Post:
         """What a loop gets that has nothing yet."""
-        dialer = Dialer(
-            client, check_clock=self.clock is None, probe=self._keys.probe, said=self._said
-        )
-        line = Line(
-            dialer.dial,
-            self._header,
-            self._timeout,
-            self._outbox,
-            self._keys.probe,
-            self._standing,
-            brief=brief,
-        )
+        carrier = self._topology.carrier(client, self._header, self._standing, brief=brief)
         sleep: Callable[[float], Awaitable[object]] = getattr(self.clock, "sleep", asyncio.sleep)
         now = time.monotonic if sleep is asyncio.sleep or self.clock is None else self.clock
-        return Post(line, Renewal(line, self._messages, _KEEP_US, now, sleep))
+        renewal = Renewal(carrier, self._messages, self._renewal, _KEEP_US, now, sleep)
+        presence = None
+        if self._replicas is not None and not brief:
+            presence = Presence(carrier, self._present, self._replicas, now, sleep)
+        return Post(carrier, renewal, presence)
+
+    def _renewal(self, hold: Hold) -> Awaitable[str]:
+        """Ask the store to keep a reservation and its slots."""
+        if self._topology.is_clustered and (parts := slices_of(hold)):
+            return self._several.renew(hold, parts)
+        return self._line().ask(self._messages.renew(hold))
 
     def _header(self) -> tuple[str, ...]:
         """What every call of a script begins with: the clock, if it is not the server's, and the lengths of time."""
@@ -323,7 +356,7 @@ class RedisBackend:
         if known is not None and known.holder_of(known.hold) is not None:
             return _repeated(hold, known.hold)
         if self._on_outage == "closed":
-            raise _unavailable(outage) from outage
+            raise unavailable(outage) from outage
         if self._on_outage == "local":
             standing = self._local.reserve(hold)
         else:
@@ -358,43 +391,10 @@ class RedisBackend:
         return found
 
     async def _ask(self, message: Message) -> str:
-        return await _told(self._line().ask(message))
-
-
-def _is_owed(error: BaseException) -> bool:
-    """Whether a message that failed so has to reach the store still.
-
-    Its caller is gone, or the store is, or a message that it may have applied has met a mistake on its second way:
-    delivered with its id it counts once. Else the store has answered it, and nothing has changed.
-    """
-    if isinstance(error, StoreError):
-        return error.sent
-    return isinstance(error, Outage) or not isinstance(error, Exception)
-
-
-async def _told(answer: Awaitable[str]) -> str:
-    try:
-        return await answer
-    except Outage as outage:
-        raise _unavailable(outage) from outage
-
-
-def _unavailable(outage: Outage) -> BackendUnavailable:
-    return BackendUnavailable(f"the store cannot be reached: {outage}")
+        return await told(self._line().ask(message))
 
 
 def _repeated(hold: Hold, known: Hold) -> Hold:
     if not hold.repeats(known):
         raise RequestIdConflict(hold.name)
     return known
-
-
-def _locked(reading: Reading) -> Reading:
-    """A reading that threads share."""
-    lock = threading.Lock()
-
-    def nanoseconds() -> int:
-        with lock:
-            return reading.nanoseconds()
-
-    return Reading(nanoseconds, reading.ahead)

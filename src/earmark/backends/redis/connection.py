@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
+
+from redis import exceptions
 
 from earmark.backends.redis.scripts import Scripts
 
@@ -19,10 +20,6 @@ class Connection(Protocol):
         """Read one reply."""
         ...
 
-    def pack_command(self, *args: Any) -> Iterable[bytes]:  # noqa: ANN401
-        """Encode a command."""
-        ...
-
     async def disconnect(self, nowait: bool = False) -> None:  # noqa: FBT001, FBT002
         """Close."""
         ...
@@ -35,7 +32,30 @@ class Dialed(NamedTuple):
     scripts: Scripts
 
 
+def pack(*arguments: str) -> bytes:
+    """Encode a command: how many arguments, and each with its length in front (RESP)."""
+    parts = [b"*%d\r\n" % len(arguments)]
+    for argument in arguments:
+        data = argument.encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
 async def command(connection: Connection, *arguments: str) -> Any:  # noqa: ANN401 - whatever a server answers
     """Send one command and read its reply."""
-    await connection.send_packed_command(connection.pack_command(*arguments), check_health=False)
+    await connection.send_packed_command(pack(*arguments), check_health=False)
     return await connection.read_response()
+
+
+async def load(connection: Connection, scripts: Scripts) -> None:
+    """Make all scripts known to the server, in one round trip."""
+    loads = [pack("SCRIPT", "LOAD", script.text) for script in scripts.values()]
+    await connection.send_packed_command(loads, check_health=False)
+    failed: exceptions.ResponseError | None = None
+    for _ in loads:
+        try:
+            await connection.read_response()
+        except exceptions.ResponseError as error:
+            failed = error
+    if failed is not None:
+        raise failed

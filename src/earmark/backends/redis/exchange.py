@@ -1,4 +1,4 @@
-"""One round trip: the messages of everybody on board as calls of two scripts, and everybody's own answer."""
+"""One round trip: the messages of everybody on board, one call of a script for each verb, and everyone's answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 from redis import exceptions
 
 from earmark.backends.redis.asked import Again, Asked
-from earmark.backends.redis.connection import Connection, Dialed, command
+from earmark.backends.redis.connection import Connection, Dialed, load, pack
 from earmark.backends.redis.failures import Outage, StoreError, is_outage, reason_of
-from earmark.backends.redis.scripts import TAKES, Script
+from earmark.backends.redis.scripts import Script, Scripts
 
 Call = tuple[Script, list[Asked]]
 """A script, and those whose messages it is to answer."""
@@ -38,9 +38,7 @@ async def exchange(
         flight: who is on board.
     """
     connection, scripts = dialed
-    frees = [asked for asked in flight if asked.message.verb not in TAKES]
-    takes = [asked for asked in flight if asked.message.verb in TAKES]
-    calls = [call for call in ((scripts.free, frees), (scripts.take, takes)) if call[1]]
+    calls = _calls(scripts, flight)
     ailing: Outage | None = None
     for way in _WAYS:
         calls, ails = await _call(connection, way, header(), calls)
@@ -48,9 +46,24 @@ async def exchange(
         if not calls:
             break
         # The server was restarted, or its scripts were flushed: none of these calls has been run.
-        for script, _ in calls:
-            await command(connection, "SCRIPT", "LOAD", script.text)
+        await load(connection, scripts)
     return ailing
+
+
+def _calls(scripts: Scripts, flight: list[Asked]) -> list[Call]:
+    """One for each verb, in the order of the scripts, and group: a script reaches one slot of a cluster alone."""
+    if len(flight) == 1:
+        return [(scripts[flight[0].message.verb], flight)]
+    batches: dict[str, dict[object, list[Asked]]] = {}
+    for asked in flight:
+        groups = batches.setdefault(asked.message.verb, {})
+        groups.setdefault(asked.group, []).append(asked)
+    return [
+        (script, batch)
+        for verb, script in scripts.items()
+        if verb in batches
+        for batch in batches[verb].values()
+    ]
 
 
 async def _call(
@@ -62,12 +75,16 @@ async def _call(
         keys = [key for asked in batch for key in asked.message.keys]
         arguments = [asked.message.text(again=asked.again) for asked in batch]
         name = script.sha if way == "EVALSHA" else script.text
-        packed.extend(connection.pack_command(way, name, len(keys), *keys, *header, *arguments))
+        if batch[0].asking:
+            packed.append(pack("ASKING"))
+        packed.append(pack(way, name, str(len(keys)), *keys, *header, *arguments))
     await connection.send_packed_command(packed, check_health=False)
     unknown: list[Call] = []
     ailing: Outage | None = None
     for script, batch in calls:
         try:
+            if batch[0].asking:
+                await connection.read_response()
             answers: bytes = await connection.read_response()
         except exceptions.NoScriptError:
             unknown.append((script, batch))
@@ -75,7 +92,8 @@ async def _call(
             # What the script itself fails at may come after messages that were applied.
             ran = _FAILED_SCRIPT in str(error) and not is_outage(error)
             for asked in batch:
-                ailing = _refuse(asked, error, sent=ran or asked.again) or ailing
+                if not asked.is_sent_elsewhere(error):
+                    ailing = _refuse(asked, error, sent=ran or asked.again) or ailing
         else:
             ailing = _hand_out(batch, answers.decode().split("\0")) or ailing
     return unknown, ailing

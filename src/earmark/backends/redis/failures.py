@@ -10,11 +10,14 @@ from __future__ import annotations
 import errno
 import re
 import ssl
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
 from redis import exceptions
 
-from earmark.errors import EarmarkError
+from earmark.errors import BackendUnavailable, EarmarkError
+
+_Answer = TypeVar("_Answer")
 
 # Subclasses of ConnectionError that say something else than that there is no connection.
 _MISTAKES: Final = (
@@ -42,13 +45,15 @@ _PASSING: Final = (
     exceptions.ReadOnlyError,
     exceptions.MasterDownError,
     exceptions.ClusterDownError,
+    exceptions.AskError,  # MOVED as well: a slot that is on its way
+    exceptions.TryAgainError,
     OSError,
     EOFError,
 )
 
 # The first word of an error reply, which a script's failure has somewhere within.
 _PASSING_WORDS: Final = re.compile(
-    r"(?:^|[\s:-])(?:OOM|BUSY|LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS)\s"
+    r"(?:^|[\s:-])(?:OOM|BUSY|LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MISCONF|NOREPLICAS)\s"
 )
 
 
@@ -116,3 +121,31 @@ def failure(error: BaseException, *, sent: bool) -> Outage | StoreError:
     """
     kind = Outage if isinstance(error, Outage) or is_outage(error) else StoreError
     return kind(reason_of(error), sent=sent)
+
+
+def is_owed(error: BaseException) -> bool:
+    """Whether a message that failed so has to reach the store still.
+
+    Its caller is gone, or the store is, or a message that it may have applied has met a mistake on its second way:
+    delivered with its id it counts once. Else the store has answered it, and nothing has changed.
+    """
+    if isinstance(error, StoreError):
+        return error.sent
+    return isinstance(error, Outage) or not isinstance(error, Exception)
+
+
+async def told(answer: Awaitable[_Answer]) -> _Answer:
+    """What the store answers to somebody for whom nobody else can.
+
+    Raises:
+        BackendUnavailable: it does not.
+    """
+    try:
+        return await answer
+    except Outage as outage:
+        raise unavailable(outage) from outage
+
+
+def unavailable(outage: Outage) -> BackendUnavailable:
+    """What a caller is told of an outage."""
+    return BackendUnavailable(f"the store cannot be reached: {outage}")

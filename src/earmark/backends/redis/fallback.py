@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
+from typing import Literal
 
 from earmark.backends.protocol import Desk
 from earmark.backends.store import MemoryStore
@@ -30,19 +31,40 @@ class LocalShare:
     """Limits of this process alone, each a share of the whole.
 
     Args:
-        share: of every amount, above 0 and at most 1.
+        share: of every amount, above 0 and at most 1; `auto`: the whole, until it is divided.
         reading: how the clock is read.
         lease_us: microseconds for which a slot is held where a hold names no lease of its own.
         desk: that of the backend, where reservations that are given up are laid.
     """
 
-    def __init__(self, share: float, reading: Reading, lease_us: int, desk: Desk) -> None:
-        self._share = share
+    def __init__(
+        self, share: float | Literal["auto"], reading: Reading, lease_us: int, desk: Desk
+    ) -> None:
+        # A quotient, since a third of 90 is 30, which it is not of the double that is nearest.
+        self._share = (1, 1) if share == "auto" else share.as_integer_ratio()
+        self._is_fixed = share != "auto"
         self._desk = desk
         self._own_desk = Desk()
         self._store = MemoryStore(reading, lease_us, self._own_desk)
         self._keeps = False  # whether there may be anything in it
         self._scaled = lru_cache(maxsize=1_024)(self._scale)
+
+    def worst_case(self) -> str:
+        """The most that all processes together admit."""
+        numerator, processes = self._share
+        if self._is_fixed:
+            share = f"{numerator / processes:g}"
+            return f"each process admits up to {share} of every amount by itself: replicas × {share} in all"
+        each = (
+            f"each of {processes} processes" if processes > 1 else "the one process that is known"
+        )
+        return f"{each} admits up to 1/{processes} of every amount by itself: the whole in all"
+
+    def divide(self, processes: int) -> None:
+        """Give out the part of one of so many. Amounts may change (R17): what was used stays used."""
+        if self._share != (1, processes):
+            self._share = (1, processes)
+            self._scaled = lru_cache(maxsize=1_024)(self._scale)
 
     def reserve(self, hold: Hold) -> Hold | None:
         """Decide over the shares, and write into the hold that they decided."""
@@ -115,5 +137,5 @@ class LocalShare:
 
     def _scaled_amount(self, amount: int) -> int:
         """A share of something is at least 1, so that no key is locked out."""
-        numerator, denominator = self._share.as_integer_ratio()
+        numerator, denominator = self._share
         return max(amount * numerator // denominator, 1) if amount else 0

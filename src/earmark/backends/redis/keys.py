@@ -2,12 +2,19 @@
 
 A namespace has no colon, and the letter after it tells what a key is for, so that no two of them are ever the
 same, whatever a scope's key or a request id contains (R13).
+
+On a cluster a tag stands behind the namespace, `earmark{866}:c:...`: the number of the slot on which Redis would put
+the scope's key itself, by its own `{tag}` if it has one. So the keys of one scope are on one slot whatever the scope's
+key contains, and whoever writes `{tenant}` into several keys has those scopes side by side. A namespace has no brace.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache, partial
 from typing import Final
+
+from redis.crc import key_slot
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}\Z")
 
@@ -17,22 +24,29 @@ class Keys:
 
     Args:
         namespace: letters, digits, `_`, `.` and `-`.
+        tag: of the slot on which all of them are; by default none, on a server that is not part of a cluster.
 
     Raises:
         ValueError: another namespace.
     """
 
-    __slots__ = ("_counts", "_once", "_record", "_slots", "probe")
+    __slots__ = ("_counts", "_once", "_record", "_slots", "probe", "replicas")
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, tag: str = "") -> None:
         if not _NAMESPACE.match(namespace):
             msg = f"namespace must be 1 to 64 letters, digits, '_', '.' or '-', not {namespace!r}"
             raise ValueError(msg)
-        self._counts = f"{namespace}:c:"
-        self._slots = f"{namespace}:s:"
-        self._record = f"{namespace}:r:"
-        self._once = f"{namespace}:o:"
-        self.probe = f"{namespace}:p"
+        prefix = f"{namespace}{{{tag}}}" if tag else namespace
+        self._counts = f"{prefix}:c:"
+        self._slots = f"{prefix}:s:"
+        self._record = f"{prefix}:r:"
+        self._once = f"{prefix}:o:"
+        self.probe = f"{prefix}:p"
+        self.replicas = f"{prefix}:n"
+
+    def beside(self, key: str) -> Keys:
+        """The names of what is on one server with a scope's key, or with the name of a reservation."""
+        return self
 
     def counts(self, key: str) -> str:
         """What the limits of a scope have used."""
@@ -53,3 +67,26 @@ class Keys:
     def added(self, key: str, request_id: str) -> str:
         """That a request id was counted for a key."""
         return f"{self._once}{len(key)}:{key}{request_id}"
+
+
+@lru_cache(maxsize=8_192)
+def tag_of(key: str) -> str:
+    """What stands between the braces, by a scope's key or by the name of a reservation."""
+    return str(key_slot(key.encode()))
+
+
+class TaggedKeys:
+    """The names under one namespace, on a cluster.
+
+    Args:
+        namespace: as for `Keys`.
+    """
+
+    __slots__ = ("at",)
+
+    def __init__(self, namespace: str) -> None:
+        self.at = lru_cache(maxsize=4_096)(partial(Keys, namespace))
+
+    def beside(self, key: str) -> Keys:
+        """The names of what is on one slot with a scope's key, or with the name of a reservation."""
+        return self.at(tag_of(key))

@@ -21,10 +21,10 @@ from contextvars import Context
 from typing import Final
 
 from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, Watch, board
-from earmark.backends.redis.connection import Dialed, command
+from earmark.backends.redis.connection import Connection, Dialed, command
 from earmark.backends.redis.exchange import exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
-from earmark.backends.redis.messages import Message
+from earmark.backends.redis.messages import Message, has_won
 from earmark.backends.redis.owed import Outbox, Owed
 from earmark.backends.redis.standing import Standing
 
@@ -32,18 +32,18 @@ logger = logging.getLogger("earmark.redis")
 
 # Seconds between two attempts to reach a store that is down: the first, and the most; a random part of each is left
 # out, so that a fleet does not come back in step.
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 2.0
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 2.0
 
 # An attempt may take so many timeouts: nobody waits for it, and on a loop that is slow it takes many turns.
-_PATIENCE: Final = 4
+PATIENCE: Final = 4
 
 # A line that ends looks this often, in seconds, whether others are at work still.
 _END_PAUSE: Final = 0.001
 
 _TASK: Final = "earmark.redis"
 
-_CLOSED: Final = Outage("the line to the store is closed", sent=True)
+CLOSED: Final = Outage("the line to the store is closed", sent=True)
 
 
 class Line:
@@ -89,7 +89,7 @@ class Line:
         self._too_late = False
         self._proven = False  # whether the connection has carried an answer
         self._owed_first = False
-        self._pause = _FIRST_PAUSE
+        self._pause = FIRST_PAUSE
         self._closing = False
         self._ending = brief
         self.down: Exception | None = None
@@ -110,9 +110,16 @@ class Line:
 
     def place(self, message: Message, *, again: bool = False) -> Asked:
         """The same, for a caller that wants to know whether it was sent."""
-        asked = Asked(message, self._loop.create_future(), self._watch.deadline(), again=again)
+        return self.take(self._asked(message, again=again))
+
+    def _asked(self, message: Message, *, again: bool) -> Asked:
+        return Asked(message, self._loop.create_future(), 0.0, again=again)
+
+    def take(self, asked: Asked) -> Asked:
+        """Have it answered, as soon as may be."""
+        asked.deadline = self._watch.deadline()
         if self.down is not None or self.over:
-            _fail(asked, failure(self.down or _CLOSED, sent=again))
+            fail(asked, failure(self.down or CLOSED, sent=asked.again))
             return asked
         self._waiting.append(asked)
         self._wake.set()
@@ -168,7 +175,7 @@ class Line:
         finally:
             self._closing = True
             left = self._flight or self._waiting or self._outbox or self.down
-            self._fail_all(_CLOSED)
+            self._fail_all(CLOSED)
             self._watch.end()
             if left:
                 await self._deliver_the_last()
@@ -266,7 +273,7 @@ class Line:
     async def _lose(self, error: Exception) -> None:
         """The store is of no use now: whoever waits is told so, and who comes is told at once."""
         if self.down is None:
-            self._pause = _FIRST_PAUSE
+            self._pause = FIRST_PAUSE
             self._standing.lost()
         self.down = error
         self._standing.found(
@@ -277,25 +284,23 @@ class Line:
 
     def _fail_all(self, error: Exception) -> None:
         for asked in self._flight:
-            _fail(asked, failure(error, sent=True))
+            fail(asked, failure(error, sent=True))
         for asked in self._waiting:
-            _fail(asked, failure(error, sent=asked.again))
+            fail(asked, failure(error, sent=asked.again))
         self._flight = []
         self._waiting.clear()
 
     async def _recover(self) -> None:
         """Try once, after a pause: the store is back when it has what it was owed, and takes writes."""
         await asyncio.sleep(self._pause * random.uniform(0.5, 1))  # noqa: S311 - a spread, not a secret
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
         ailing: Exception | None = None
         try:
             for _ in range(max(1, -(-len(self._outbox) // MAX_BATCH))):
-                async with asyncio.timeout(_PATIENCE * self._timeout):
+                async with asyncio.timeout(PATIENCE * self._timeout):
                     ailing = await self._deliver_owed() or ailing
-            async with asyncio.timeout(_PATIENCE * self._timeout):
-                await command(
-                    (await self._ready()).connection, "SET", self._probe, "", "PX", "1000"
-                )
+            async with asyncio.timeout(PATIENCE * self._timeout):
+                await self._try_to_write((await self._ready()).connection)
         except Exception as error:  # noqa: BLE001 - it is kept, and told to whoever asks
             ailing = error
         if ailing is not None:
@@ -303,6 +308,9 @@ class Line:
             return
         self.down = None
         self._standing.back()
+
+    async def _try_to_write(self, connection: Connection) -> None:
+        await command(connection, "SET", self._probe, "", "PX", "1000")
 
     def _late(self) -> Outage:
         return Outage(f"no answer within {self._timeout:g} s", sent=True)
@@ -329,9 +337,9 @@ class Line:
         """
         owed = self._outbox.take(MAX_BATCH, MAX_KEYS)
         deadline = self._watch.deadline()
-        batch = [
-            Asked(one.message, self._loop.create_future(), deadline, again=True) for one in owed
-        ]
+        batch = [self._asked(one.message, again=True) for one in owed]
+        for asked in batch:
+            asked.deadline = deadline
         try:
             if watched:
                 self._flight = batch
@@ -353,6 +361,8 @@ class Line:
             elif error is not None:
                 failed += 1
                 logger.error("a message that was owed has failed", exc_info=error)
+            elif has_won(asked.answer.result()):
+                still.extend(Owed(one.since, follows) for follows in one.message.then)
         self._outbox.settle(owed, still, failed)
 
     def _oldest(self) -> Asked | None:
@@ -382,7 +392,8 @@ class Line:
                 logger.debug("a connection could not be closed", exc_info=True)
 
 
-def _fail(asked: Asked, error: Exception) -> None:
+def fail(asked: Asked, error: Exception) -> None:
+    """Tell whoever waits that there is no answer."""
     if not asked.answer.done():
         asked.answer.set_exception(error)
         asked.answer.exception()  # its caller may have been collected: then it is nobody's

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, cast
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 
-from earmark.backends.redis.line import Line
+from earmark.backends.redis.carrier import Carrier
+from earmark.backends.redis.client import Client
 from earmark.backends.redis.renewal import Renewal
+from earmark.backends.redis.replicas import Presence
 from earmark.core.hold import Hold
 from earmark.errors import EarmarkError
 from earmark.shielding import in_trio
@@ -20,14 +22,15 @@ from earmark.shielding import in_trio
 class Post(NamedTuple):
     """What one loop has."""
 
-    line: Line
+    line: Carrier
     renewal: Renewal
+    presence: Presence | None = None
 
 
 class Maker(Protocol):
     """Makes a line and its renewal for the loop that runs."""
 
-    def __call__(self, client: Redis, *, brief: bool) -> Post:
+    def __call__(self, client: Client, *, brief: bool) -> Post:
         """`brief`: the line ends as soon as there is nothing to do."""
         ...
 
@@ -44,7 +47,7 @@ class Lines:
         make: makes what a loop has.
     """
 
-    def __init__(self, client_of_loop: Callable[[], Redis], make: Maker) -> None:
+    def __init__(self, client_of_loop: Callable[[], Client], make: Maker) -> None:
         self._client_of_loop = client_of_loop
         self._make = make
         # Replaced, never changed: other threads may be reading it.
@@ -96,6 +99,8 @@ class Lines:
             self._posts = posts
         if post is not None:
             post.renewal.close()
+            if post.presence is not None:
+                post.presence.close()
             await post.line.aclose(seconds)
 
 
@@ -110,11 +115,11 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         raise WrongLoop(msg) from error
 
 
-def of_one_loop(client: Redis) -> Callable[[], Redis]:
+def of_one_loop(client: Client) -> Callable[[], Client]:
     """A client that was handed in serves the loop that uses it first."""
     loops: list[asyncio.AbstractEventLoop] = []
 
-    def client_of_loop() -> Redis:
+    def client_of_loop() -> Client:
         loop = _running_loop()
         if not loops or loops[0].is_closed():
             loops[:] = [loop]
@@ -129,7 +134,7 @@ def of_one_loop(client: Redis) -> Callable[[], Redis]:
     return client_of_loop
 
 
-def of_every_loop(url: str, options: Mapping[str, Any]) -> Callable[[], Redis]:
+def of_every_loop(url: str, options: Mapping[str, Any], *, cluster: bool) -> Callable[[], Client]:
     """A client for each loop."""
-    from_url = cast("Any", Redis).from_url  # redis-py leaves its options untyped
+    from_url = cast("Any", RedisCluster if cluster else Redis).from_url  # its options are untyped
     return lambda: from_url(url, **options)

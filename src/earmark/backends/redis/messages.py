@@ -11,13 +11,20 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from earmark.backends.redis.keys import Keys
+from earmark.backends.redis.keys import Keys, TaggedKeys
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
 from earmark.core.joint import Joint
-from earmark.core.notation import read_amounts, read_scope, write_amounts, write_limits, write_scope
+from earmark.core.notation import (
+    read_amounts,
+    read_scope,
+    write_amounts,
+    write_limits,
+    write_metric,
+    write_scope,
+)
 from earmark.ids import name_of, next_id
-from earmark.limits import CONCURRENCY, Limits, Scope
+from earmark.limits import CONCURRENCY, Limit, Limits, Scope
 
 # A bare key counts in these always, since it may not have been seen (R8). Amounts play no part in it.
 _BARE_KEY: Final = Limits(tpm=0, tph=0, tpd=0)
@@ -27,11 +34,12 @@ class Message(NamedTuple):
     """One message.
 
     Attributes:
-        verb: what is to be done: the name of the part of a script that does it.
+        verb: what is to be done: the name of its script.
         id: names the message, and for a reservation's the reservation; the answer begins with it.
         keys: every key that it touches.
         body: JSON.
         named: the reservation answers to a name that its caller chose.
+        then: what is to be sent once this one has won: the same about its parts on other slots of a cluster.
     """
 
     verb: str
@@ -39,6 +47,7 @@ class Message(NamedTuple):
     keys: tuple[str, ...]
     body: str
     named: bool = False
+    then: tuple[Message, ...] = ()
 
     def text(self, *, again: bool) -> str:
         """The argument of a call."""
@@ -49,7 +58,8 @@ class Decided(NamedTuple):
     """What the store answered to a reserve.
 
     Attributes:
-        word: `held`, `refused`, `adopted`, `conflict`, or `gone` where it was cancelled before it came.
+        word: `held`, `refused`, `adopted`, `conflict`, or `gone` where it was cancelled before it came; to a look
+            whether a name is free, also `free`.
         id: the reservation that stands.
         at: the instant of the decision.
         seen: the states of all limits, as text.
@@ -71,7 +81,7 @@ class Messages:
         lease_us: microseconds for which a slot is held where a hold names no lease of its own.
     """
 
-    def __init__(self, keys: Keys, lease_us: int) -> None:
+    def __init__(self, keys: Keys | TaggedKeys, lease_us: int) -> None:
         self._keys = keys
         self._lease_us = lease_us
         # By the value of the limits, which has their order in it.
@@ -85,6 +95,16 @@ class Messages:
         lease_us = self.lease_of(hold) if any(map(limits_slots, hold.scopes)) else 0
         body = f"[{lease_us},{_amounts(hold.asks)}{scopes}]"
         return Message("reserve", name_of(hold.id), keys, body, hold.request_id is not None)
+
+    def claim(self, hold: Hold, seen: str = "") -> Message:
+        """Have a reservation over several slots answer to its name, or look whether that is free.
+
+        Args:
+            hold: the whole of it.
+            seen: when it was decided and what was seen then; where nothing is taken yet, nothing.
+        """
+        body = f"{seen}\n{self.reserve(hold).body}"
+        return Message("claim", name_of(hold.id), self._own_keys(hold), body, named=True)
 
     def _reserve_parts(self, parts: tuple[Hold, ...]) -> Message:
         """All at once: the messages of the parts, a line each, with all records in front of the other keys."""
@@ -111,10 +131,11 @@ class Messages:
         """Keep the reservation, and its slots."""
         keys = list(self._own_keys(hold))
         for scope in hold.scopes:
+            names = self._keys.beside(scope.key)
             if any(limit.algorithm == "token_bucket" for limit in scope.limits):
-                keys.append(self._keys.counts(scope.key))
+                keys.append(names.counts(scope.key))
             if limits_slots(scope):
-                keys.append(self._keys.slots(scope.key))
+                keys.append(names.slots(scope.key))
         return Message("renew", name_of(hold.id), tuple(keys), "", hold.request_id is not None)
 
     def add(
@@ -125,10 +146,11 @@ class Messages:
         bare = isinstance(target, str)
         key = target if isinstance(target, str) else target.key
         limits = _BARE_KEY if isinstance(target, str) else target.limits
-        once = self._keys.once(id_) if request_id is None else self._keys.added(key, request_id)
+        names = self._keys.beside(key)
+        once = names.once(id_) if request_id is None else names.added(key, request_id)
         windows = [limit for limit in limits if limit.metric != CONCURRENCY]
         body = _json([int(not bare), write_amounts(amounts), *write_limits(windows)])
-        return Message("add", id_, (once, self._keys.counts(key)), body)
+        return Message("add", id_, (once, names.counts(key)), body)
 
     def peek(self, scopes: tuple[Scope, ...]) -> Message:
         """Read."""
@@ -138,15 +160,24 @@ class Messages:
     def reset(self, scopes: tuple[Scope, ...]) -> Message:
         """Forgive."""
         id_ = name_of(next_id())
-        keys, texts = self._scopes(scopes, (self._keys.once(id_),))
+        once = self._keys.beside(scopes[0].key).once(id_)
+        keys, texts = self._scopes(scopes, (once,))
         return Message("reset", id_, keys, f"[0,{{}}{texts}]")
+
+    def present(self) -> Message:
+        """Say that this process is alive: the same message again and again."""
+        key = self._keys.beside("replicas").replicas
+        return Message("present", name_of(next_id()), (key,), str(self._lease_us))
 
     def _own_keys(self, hold: Hold) -> tuple[str, ...]:
         if isinstance(hold.id, str) and hold.id.split() != [hold.id]:
             msg = f"no process has given this id to a reservation: {hold.id[:60]!r}"
             raise ValueError(msg)
-        own = self._keys.record(name_of(hold.id))
-        return (own,) if hold.request_id is None else (self._keys.record(hold.request_id), own)
+        own = name_of(hold.id)
+        if hold.request_id is None:
+            return (self._keys.beside(hold.scopes[0].key).record(own),)
+        names = self._keys.beside(hold.request_id)
+        return (names.record(hold.request_id), names.record(own))
 
     def _scopes(
         self, scopes: tuple[Scope, ...], keys: tuple[str, ...]
@@ -165,9 +196,10 @@ class Messages:
         limits: Limits,
         enforce: bool,  # noqa: FBT001 - the cache takes positions
     ) -> tuple[tuple[str, ...], str]:
-        keys: tuple[str, ...] = (self._keys.counts(key),)
+        names = self._keys.beside(key)
+        keys: tuple[str, ...] = (names.counts(key),)
         if CONCURRENCY in limits.by_metric:
-            keys += (self._keys.slots(key),)
+            keys += (names.slots(key),)
         return keys, f",{_json(write_scope(Scope(key, limits, enforce)))}"
 
 
@@ -208,6 +240,16 @@ def states(scopes: tuple[Scope, ...], seen: Sequence[str]) -> States:
     return found
 
 
+def numbers_of(limit: Limit) -> int:
+    """How many numbers the state of a limit is told in."""
+    return {"fixed_window": 1, "sliding_window": 2, "token_bucket": 3}[limit.algorithm]
+
+
+def has_won(answer: str) -> bool:
+    """Whether a resolution is the one that counts, or withdraws what nobody else has heard of."""
+    return answer in {"done", "buried"}
+
+
 def hold_of(decision: Decided, request_id: str) -> Hold:
     """The reservation that another process made."""
     lease_us, asks, *scopes = json.loads(decision.body)
@@ -223,8 +265,15 @@ def hold_of(decision: Decided, request_id: str) -> Hold:
 
 
 def _amounts(amounts: Mapping[str, int]) -> str:
-    """Amounts by metric, as they stand in a body."""
-    return _json(write_amounts(amounts)) if amounts else "{}"
+    """Amounts by metric, as they stand in a body. By hand, since a JSON encoder costs more than all the rest."""
+    return (
+        f"{{{','.join([f'{_quoted(metric)}:{amount:d}' for metric, amount in amounts.items()])}}}"
+    )
+
+
+@lru_cache(maxsize=1_024)
+def _quoted(metric: str) -> str:
+    return _json(write_metric(metric))
 
 
 _json: Final = json.JSONEncoder(separators=(",", ":")).encode

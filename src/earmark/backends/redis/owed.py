@@ -60,7 +60,7 @@ class Outbox:
             if kept:
                 self._owed.append(Owed(time.monotonic(), message))
         if not kept:
-            self._lose(f"no more than {self._size} are kept")
+            self.lose(f"no more than {self._size} are kept")
 
     def take(self, count: int, keys: int) -> list[Owed]:
         """Take out so many, with about so many keys, from the front; `settle` says what became of them."""
@@ -77,10 +77,10 @@ class Outbox:
                     too_old += 1
             self._under_way += len(taken)
         if too_old:
-            self._lose("the store would not know it any more", count=too_old)
+            self.lose("the store would not know it any more", count=too_old)
         return taken
 
-    def _lose(self, why: str, *, count: int = 1) -> None:
+    def lose(self, why: str, *, count: int = 1) -> None:
         """Count what is lost; the first time it is logged."""
         with self._lock:
             first = not self.lost

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Final, NamedTuple
 
+from earmark.backends.redis.carrier import Carrier
 from earmark.backends.redis.failures import Outage
-from earmark.backends.redis.line import Line
 from earmark.backends.redis.messages import Messages, limits_slots
 from earmark.core.hold import Hold
 from earmark.ids import Id
@@ -47,23 +47,26 @@ class Renewal:
     """See above.
 
     Args:
-        line: the connection of the loop.
-        messages: makes the messages.
+        carrier: carries the messages of the loop.
+        messages: knows how long a lease lasts.
+        renew: asks for a renewal.
         keep_us: microseconds for which a reservation is kept unrenewed.
         now: seconds, by the clock that `sleep` waits by.
         sleep: waits for so many seconds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is another thing, and it is called once
         self,
-        line: Line,
+        carrier: Carrier,
         messages: Messages,
+        renew: Callable[[Hold], Awaitable[str]],
         keep_us: int,
         now: Callable[[], float],
         sleep: Callable[[float], Awaitable[object]],
     ) -> None:
-        self._line = line
+        self._carrier = carrier
         self._messages = messages
+        self._ask = renew
         self._keep_us = keep_us
         self._now = now
         self._sleep = sleep
@@ -116,7 +119,7 @@ class Renewal:
         """Renew what is due, and what would be soon."""
         due = [kept for kept in kept_now.values() if kept.due - now <= kept.period * _TOGETHER]
         answers = await asyncio.gather(
-            *(self._line.ask(self._messages.renew(kept.hold)) for kept in due),
+            *(self._ask(kept.hold) for kept in due),
             return_exceptions=True,
         )
         for kept, answer in zip(due, answers, strict=True):
@@ -139,4 +142,4 @@ class Renewal:
         """Whether the store did not answer; that the line is down, by a mistake even, is logged elsewhere, once."""
         if isinstance(answer, Outage):
             return True
-        return isinstance(answer, Exception) and self._line.down is not None
+        return isinstance(answer, Exception) and self._carrier.down is not None

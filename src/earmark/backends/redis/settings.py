@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from earmark.limits import HOUR
 
 
@@ -17,15 +19,17 @@ def seconds(name: str, value: object) -> float:
     raise ValueError(msg)
 
 
-def share(value: object) -> float:
-    """A part of every amount, above 0 and at most 1.
+def share(value: object) -> float | Literal["auto"]:
+    """A part of every amount, above 0 and at most 1, or `auto`.
 
     Raises:
         ValueError: it is no such number.
     """
+    if value == "auto":
+        return "auto"
     if type(value) in {int, float} and isinstance(value, int | float) and 0 < value <= 1:
         return float(value)
-    msg = f"local_share must be a number above 0 and at most 1, not {value!r}"
+    msg = f"local_share must be a number above 0 and at most 1, or 'auto', not {value!r}"
     raise ValueError(msg)
 
 

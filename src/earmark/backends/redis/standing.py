@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from earmark.backends.health import Health
 from earmark.backends.redis.owed import Outbox
+from earmark.backends.redis.rack import Rack
 
 logger = logging.getLogger("earmark.redis")
 
 _WORST_CASES: Final = {
-    "local": "each process admits up to {share:g} of every amount by itself: replicas × {share:g} in all",
     "open": "every request is admitted",
     "closed": "no request is admitted",
 }
@@ -23,12 +24,12 @@ class Standing:
 
     Args:
         on_outage: who decides while the store cannot be reached.
-        local_share: what this process then gives out of every amount.
+        of_local: says what is the worst that comes of `local`.
         outbox: what the store is owed.
     """
 
-    def __init__(self, on_outage: str, local_share: float, outbox: Outbox) -> None:
-        self._worst_case = _WORST_CASES[on_outage].format(share=local_share)
+    def __init__(self, on_outage: str, of_local: Callable[[], str], outbox: Outbox | Rack) -> None:
+        self._of_local = of_local
         self._on_outage = on_outage
         self._outbox = outbox
         self._down = 0
@@ -94,5 +95,5 @@ class Standing:
                 owed=len(self._outbox),
                 lost=self._outbox.lost,
                 admitted_without_store=self._admitted,
-                worst_case=self._worst_case,
+                worst_case=_WORST_CASES.get(self._on_outage) or self._of_local(),
             )

@@ -1,61 +1,64 @@
 -- Admission over many limits of many scopes. Twin: earmark.core.admission.
 
-local scopes_file, unasked = use('scopes'), use('metrics').unasked
-local kind_of, generation = scopes_file.kind_of, scopes_file.generation
-
--- The scopes of a message with what is counted under them, and the instant of the request.
-local function load_scopes(message, body, now)
-  local scopes = {}
-  for position = 3, #body do
+-- The scopes of a message with what is counted under them, and the instant of the request. A message about a name has
+-- no keys of scopes: those are on other nodes of a cluster, where parts of the reservation say the same.
+local function load_scopes(body)
+  local scopes, now = {}, clock
+  for position = 3, used_keys < last_key and #body or 2 do
     local parts = body[position]
-    local scope = scopes_file.load(message.next_key())
-    scope.parts = parts
-    for part = 3, #parts, 2 do
+    local scope, latest = load_scope(next_key(), parts)
+    for part = 2, #parts - 1, 2 do
       if parts[part] == 'c' then
-        scope.slots = message.next_key()
+        scope.slots = next_key()
       end
     end
-    if scope.at > now then
-      now = scope.at
-    end
+    now = max(now, latest)
     scopes[position - 2] = scope
   end
   return scopes, now
 end
 
--- Judge every limit. Returns what was seen, what is asked of each limit (false: nothing, the limit is not judged), the
--- generations of limits that were reset, and whether one refused.
-local function judge(scopes, asks, now)
-  local seen, asked, generations, refused = {}, {}, {}, false
-  local number = 0
-  for _, scope in ipairs(scopes) do
-    local parts = scope.parts
-    for part = 3, #parts, 2 do
+-- Judge every limit, and compute the debits as if none refused. Returns the instant and what was seen, whether one refused,
+-- where there are any, the generations of limits that were reset, by the position of the limit, and how much of what was
+-- seen, and of the limits, is of the scopes up to the one with the number `last`.
+local function judge(scopes, asks, now, last)
+  local seen, refused, generations, position = format('%d', now), false, nil, 0
+  local seen_before, limits_before
+  for number, scope in ipairs(scopes) do
+    local parts, states = scope.parts, scope.states
+    local enforced = #parts % 2 == 1
+    for part = 2, #parts - 1, 2 do
       local name, amount, ask, in_use = parts[part], parts[part + 1], 1, 0
-      local capacity = amount
+      local capacity, told = amount
       if type(amount) == 'table' then
         amount, capacity = amount[1], amount[2]
       end
-      number = number + 1
+      position = position + 1
       if name == 'c' then
-        in_use = use('slots').live(scope.slots, now)
-        seen[number] = format('%d', in_use)
+        in_use = use(slots).live_slots(scope.slots, now)
+        told = format('%d', in_use)
+        scope.changed = true
       else
         local kind = kind_of(name)
-        in_use, seen[number] = kind.rules.see(kind, amount, scope.states[name], now)
-        ask = asks[kind.metric] or unasked[kind.metric] or false
-        if scope.marked then
-          local resets = generation(scope, name, now)
-          generations[number] = resets > 0 and resets or nil
+        local rules, state = kind.rules, states[name]
+        in_use, told = rules.see(kind, amount, state, now)
+        ask = asks[kind.metric] or UNASKED[kind.metric]
+        if ask then
+          states[name] = rules.debit(kind, amount, state, ask, now)
+          scope.changed = true
+        end
+        if scope.resets then
+          local generation = use(resets).generation_of(scope, name, now)
+          generations = generations or {}
+          generations[position] = generation > 0 and generation or nil
         end
       end
-      asked[number] = ask
-      if ask and parts[2] == 1 and in_use + max(ask, 1) > capacity then
-        refused = true
-      end
+      seen = seen .. ' ' .. told
+      refused = refused or ask and enforced and in_use + max(ask, 1) > capacity
+    end
+    if number == last then
+      seen_before, limits_before = #seen, position
     end
   end
-  return seen, asked, generations, refused
+  return seen, refused, generations, seen_before, limits_before
 end
-
-return {load_scopes = load_scopes, judge = judge}

@@ -1,40 +1,49 @@
--- What all scripts share: the arguments of a call, its instant, whole numbers, and the other files.
+-- What all scripts share: the arguments of a call, its instant, its keys and whole numbers.
+-- A script is the files that its verb needs, one below the other, and whatever stands outside of functions is run at every
+-- call, their making included: what few calls need is within a function, from which `use` takes it.
 -- Lua has doubles alone: whole microseconds and amounts up to 2^53 - 1 are exact in them, and leave as text.
 -- Products are forced to be doubles, since a newer Lua would multiply integers, which overflow.
+
+local call, format, max, min, ceil = redis.call, string.format, math.max, math.min, math.ceil
+
+local MAX_AMOUNT = 9007199254740991
+local MAX_TTL = 4503599627370496
+local TOLERANCE = 2.0 ^ -48
 
 -- A call's arguments: a clock's microseconds or '', the grace of a TTL in milliseconds, and in microseconds how
 -- long an open reservation is kept and for how long a message may come again; then the messages.
 local GRACE_MS, KEEP, HORIZON = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local FIRST_MESSAGE = 5
 
-local MAX_AMOUNT = 9007199254740991
-local MAX_TTL = 4503599627370496
-local TOLERANCE = 2.0 ^ -48
-
-local call, format, max, min, ceil = redis.call, string.format, math.max, math.min, math.ceil
-
--- Each further file is a function that is run when it is first used: what a call does not need costs it nothing.
-local files, used = {}, {}
-
-local function use(name)
-  local file = used[name]
-  if not file then
-    file = files[name]()
-    used[name] = file
-  end
-  return file
-end
-
-local function read_clock()
-  if ARGV[1] ~= '' then
-    return tonumber(ARGV[1])
-  end
-  local time = call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
 -- The instant of the call by the clock that keys end by. What is counted may be ahead of it (R11).
-local clock = read_clock()
+local clock = tonumber(ARGV[1])
+if not clock then
+  local time = call('TIME')
+  clock = time[1] * 1000000 + time[2]
+end
+
+-- The message that is answered now: whose it is, what it says, and whether it was sent under a name that its caller chose,
+-- and before.
+local id, text, named, again
+local used_keys, last_key = 0, 0
+
+local function next_key()
+  if used_keys < last_key then
+    used_keys = used_keys + 1
+    return KEYS[used_keys]
+  end
+end
+
+local made = {}
+
+local function use(file)
+  local one = made[file]
+  if not one then
+    one = file()
+    made[file] = one
+  end
+  return one
+end
 
 -- The TTL in milliseconds of a key that holds something until then: it never ends before that, by the clock, but for
 -- what would outlive the server's numbers.

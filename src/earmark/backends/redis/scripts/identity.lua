@@ -1,20 +1,18 @@
 -- Messages that come twice, and reservations that are asked for twice (R9).
 
-local unasked = use('metrics').unasked
-
--- Whether all that one asks beyond what is asked unasked is asked by the other as well.
-local function covers(asks, others)
-  for metric, ask in pairs(asks) do
-    if ask ~= unasked[metric] and others[metric] ~= ask then
-      return false
+local function identity()
+  -- Whether all that one asks beyond what is asked unasked is asked by the other as well.
+  local function covers(asks, others)
+    for metric, ask in pairs(asks) do
+      if ask ~= UNASKED[metric] and others[metric] ~= ask then
+        return false
+      end
     end
+    return true
   end
-  return true
-end
 
-return {
   -- Whether two messages ask the same of the same keys, in whatever order. Twin: Hold.repeats.
-  repeats = function(body, other)
+  local function repeats(body, other)
     local keys = {}
     for position = 3, #other do
       keys[other[position][1]] = true
@@ -25,15 +23,43 @@ return {
       end
     end
     return #body == #other and covers(body[2], other[2]) and covers(other[2], body[2])
-  end,
+  end
+
+  -- The answer to what is open already: to the same message once more, or to another caller of the same name.
+  local function answer_again(record, body, seen)
+    local same = record.id == id
+    if not same and not repeats(body, cjson.decode(record.body)) then
+      return 'conflict'
+    end
+    record.again = record.again or again
+    record.adopted = record.adopted or not same
+    write_record(record.key, use(notes).with_notes(record), max(record.at, record.renewed))
+    if same then
+      return 'held ' .. seen
+    end
+    return 'adopted ' .. record.id .. ' ' .. seen .. '\n' .. record.body
+  end
 
   -- What remembers for a while that an id is over: a late copy of its reserve finds that, and a late copy of the message
   -- that resolved it that it was this one.
-  grave = function(winner, now)
-    return format('[%d,"%s"]', now + HORIZON, winner)
-  end,
+  local function grave_of(winner, now)
+    return format('%d %s', now + HORIZON, winner)
+  end
 
-  bury = function(key, grave, now)
+  local function bury(key, grave, now)
     call('SET', key, grave, 'PX', ttl(now + HORIZON))
-  end,
-}
+  end
+
+  -- The answer to a resolve where nothing is open: an id that was buried says by whom it was resolved. What is withdrawn
+  -- before it came is buried: its parts on other nodes are nobody else's.
+  local function answer_closed(verdict, own, grave)
+    local winner = grave and grave.buried
+    if verdict[1] == 'withdraw' and not winner then
+      bury(own, grave_of(verdict[4], clock), clock)
+      return 'buried'
+    end
+    return winner == verdict[4] and 'done' or 'gone'
+  end
+
+  return {answer_again = answer_again, answer_closed = answer_closed, grave_of = grave_of, bury = bury}
+end

@@ -1,57 +1,57 @@
 -- Keep a reservation, and extend the leases of its slots where they have not lapsed.
 -- Keys: the record, [that of the id], and of each scope the counts, where it has a bucket, and the slots, where it
--- limits concurrency. A bucket's reset is noted, since its mark may end before the reservation does.
+-- limits concurrency. A bucket's reset is noted, since it may be forgotten before the reservation is.
 -- Twin: Book.renew.
 
-local records, scopes = use('records'), use('scopes')
-
 local function has_bucket(parts)
-  for part = 3, #parts, 2 do
+  for part = 2, #parts - 1, 2 do
     if string.byte(parts[part]) == 98 then
       return true
     end
   end
 end
 
--- Note which limits of a scope were reset since; returns whether a slot has lapsed, and the number of the last limit.
-local function look(message, parts, record, number, kept)
-  local scope, lapsed = has_bucket(parts) and scopes.load(message.next_key()), false
-  for part = 3, #parts, 2 do
+-- Note which limits of a scope were reset since; returns whether a slot has lapsed, and the position of the last limit.
+local function look(parts, record, position, kept)
+  local scope, lapsed = has_bucket(parts) and load_scope(next_key(), parts), false
+  local generations = record.generations
+  for part = 2, #parts - 1, 2 do
     local name = parts[part]
-    number = number + 1
+    position = position + 1
     if name == 'c' then
-      local slots = message.next_key()
-      if use('slots').holds(slots, record.id, message.now) then
-        kept[#kept + 1] = {slots = slots, others = use('slots').last(slots, record.id)}
+      local key = next_key()
+      if use(slots).holds_slot(key, record.id, clock) then
+        kept[#kept + 1] = {key = key, others = use(slots).last_of_others(key, record.id)}
       else
         lapsed = true
       end
-    elseif scope and scopes.forgiven(scope, name, record.generations[number] or 0, message.now) then
-      record.generations[number] = -1
+    elseif scope and use(resets).forgiven(scope, name, generations[position] or 0, clock) then
+      generations[position] = -1
     end
   end
-  return lapsed, number
+  return lapsed, position
 end
 
-return function(message)
-  local now, key = message.now, message.next_key()
-  if message.named then
-    message.next_key()
+local function answer_message()
+  local key = next_key()
+  if named then
+    next_key()
   end
-  local record = records.load(key, now)
-  if not record or record.id ~= message.id then
+  local record = load_record(key)
+  if not record or record.id ~= id then
     return 'gone'
   end
-  local body, held, number, kept = cjson.decode(record.body), true, 0, {}
-  for position = 3, #body do
+  record.generations = record.generations or {}
+  local body, held, position, kept = cjson.decode(record.body), true, 0, {}
+  for number = 3, used_keys < last_key and #body or 2 do  -- else nothing is here that a renewal reads
     local lapsed
-    lapsed, number = look(message, body[position], record, number, kept)
+    lapsed, position = look(body[number], record, position, kept)
     held = held and not lapsed
   end
-  record.renewed = now
+  record.renewed = clock
   for _, one in ipairs(kept) do
-    use('slots').take(one.slots, record.id, body[1], one.others, now)
+    use(slots).take_slot(one.key, record.id, body[1], one.others, clock)
   end
-  records.save(record)
+  write_record(record.key, use(notes).with_notes(record), max(record.at, clock))
   return held and 'held' or 'lapsed'
 end

@@ -1,28 +1,28 @@
 -- The slots of one scope: one sorted set, whose members are ids of reservations and their scores the ends of leases.
 -- Twin: earmark.core.slots, and the leases of earmark.backends.book.
 
-return {
-  live = function(key, now)
+local function slots()
+  local function live_slots(key, now)
     return call('ZCOUNT', key, format('(%d', now), '+inf')
-  end,
+  end
 
   -- When the last lease of others ends; 0: there are none.
-  last = function(key, id)
+  local function last_of_others(key, id)
     local found = call('ZREVRANGE', key, 0, 1, 'WITHSCORES')
     return tonumber(found[1] == id and found[4] or found[1] ~= id and found[2] or 0)
-  end,
+  end
 
   -- Whether one has a lease that has not lapsed; one that has is never revived.
-  holds = function(key, id, now)
+  local function holds_slot(key, id, now)
     local over = call('ZSCORE', key, id)
     return over and tonumber(over) > now
-  end,
+  end
 
   -- Take a slot, or keep it for longer; returns when the last lease ends. Lapsed ones are dropped, and the key lives
   -- until then. The first command changes only a slot that is there, but a full server refuses it as it would the one
   -- below: after another write it lets all through. So does a missing right show before there is a slot, or a key
   -- without an end.
-  take = function(key, id, lease, last, now)
+  local function take_slot(key, id, lease, last, now)
     local over = max(now + lease, last)
     call('ZADD', key, 'XX', format('%d', now + lease), id)
     call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
@@ -31,13 +31,22 @@ return {
     if there ~= 1 then
       call('PEXPIRE', key, ttl(over))
     end
-  end,
+  end
 
-  free = function(key, id, last, now)
+  -- Others whose leases have lapsed go as well, but never by a second command on a key that is empty by then: while the
+  -- slot of a cluster is moved to another node, a key that is gone is not this node's any more.
+  local function free_slot(key, id, last, now)
+    if last <= now then
+      call('DEL', key)
+      return
+    end
     call('ZREM', key, id)
     call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
-    if last > now then
-      call('PEXPIRE', key, ttl(last))
-    end
-  end,
-}
+    call('PEXPIRE', key, ttl(last))
+  end
+
+  return {
+    live_slots = live_slots, last_of_others = last_of_others, holds_slot = holds_slot, take_slot = take_slot,
+    free_slot = free_slot,
+  }
+end

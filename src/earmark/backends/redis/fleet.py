@@ -1,0 +1,344 @@
+"""The lines of one event loop to the masters of a cluster, and who finds out which of them has which slot.
+
+Every master has a line of its own, with its own round trips, its own deadline and its own outage: one that is lost
+takes nothing with it but its slots. A message goes to the master that has the slot of its keys. One that the master
+sends elsewhere has not been run there, and goes on as it is: to the new master (`MOVED`, after which the chart is drawn
+anew), once to the one that is taking the slot over (`ASK`), or there again after a pause, until its deadline, while the
+keys of a slot are spread over two (`TRYAGAIN`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from typing import Any, Final, Protocol
+
+from redis import exceptions
+
+from earmark.backends.redis.asked import Asked, Watch
+from earmark.backends.redis.chart import Address, Chart, Range
+from earmark.backends.redis.connection import Connection, command
+from earmark.backends.redis.failures import Outage, failure, reason_of
+from earmark.backends.redis.line import CLOSED, Line, fail
+from earmark.backends.redis.messages import Message
+from earmark.backends.redis.owed import Owed
+from earmark.backends.redis.rack import REST, Rack, Tray
+from earmark.backends.redis.routed import Routed, is_moved
+from earmark.backends.redis.standing import Standing
+from earmark.backends.redis.survey import Survey
+
+# A message that is sent elsewhere so often waits before it goes on: the nodes do not agree yet.
+_HOPS: Final = 3
+_PAUSE: Final = 0.02
+
+_NOT_SERVED: Final = "not served"
+
+
+class Node(Line):
+    """The line to one master.
+
+    Attributes:
+        fleet: where it belongs; set by whoever makes it.
+        address: of the master.
+    """
+
+    fleet: Fleet
+    address: Address
+
+    def _asked(self, message: Message, *, again: bool) -> Asked:
+        """What is owed: what callers ask comes from the fleet."""
+        tray = self._outbox
+        routed = Routed(
+            message, self.fleet, again=again, tray=tray if isinstance(tray, Tray) else None
+        )
+        routed.at = self.address
+        return routed
+
+    async def _try_to_write(self, connection: Connection) -> None:
+        probe = self.fleet.probe_at(self.address)
+        if probe is not None:
+            await command(connection, "SET", probe, "", "PX", "1000")
+
+    def _settle(self, owed: list[Owed], batch: list[Asked]) -> None:
+        """What is owed still may belong to others by now."""
+        super()._settle(owed, batch)
+        self.fleet.wake()
+
+    def retire(self) -> Sequence[Asked]:
+        """The master has no slots any more: what waits goes elsewhere, and the line ends when all is answered."""
+        left = tuple(self._waiting)
+        self._waiting.clear()
+        self._ending = True
+        if self.down is None:
+            self._wake.set()
+        else:
+            self._task.cancel()
+        return left
+
+
+class NodeMaker(Protocol):
+    """Makes the line to one master."""
+
+    def __call__(self, address: Address, fleet: Fleet, standing: Standing, *, brief: bool) -> Node:
+        """`brief`: it ends as soon as there is nothing to do."""
+        ...
+
+
+class _Standing(Standing):
+    """What a line says about its master: the fleet hears of it too."""
+
+    def __init__(self, whole: Standing, address: Address, fleet: Fleet) -> None:
+        self._whole = whole
+        self._name = f"{address[0]}:{address[1]}"
+        self._fleet = fleet
+
+    def lost(self) -> None:
+        self._whole.lost()
+
+    def found(self, reason: str, *, passes: bool) -> None:
+        self._whole.found(f"{self._name}: {reason}", passes=passes)
+        self._fleet.refresh()  # another may have taken its place
+
+    def back(self) -> None:
+        self._whole.back()
+
+    def gone(self) -> None:
+        self._whole.gone()
+
+
+class Fleet:
+    """See above. To be used on one loop alone.
+
+    Args:
+        chart: which master has which slot.
+        ask: asks one node for that.
+        address_of: where a node is of which another one, whose address comes first, tells the host and the port.
+        make: makes the line to a master.
+        rack: what the masters are owed.
+        probe: the name of a key under a tag that may be lost.
+        standing: told when no chart can be had, and when one can again.
+        timeout: seconds for which an answer is waited for.
+        brief: whether its lines end as soon as there is nothing to do, since the loop is ending.
+    """
+
+    def __init__(  # noqa: PLR0917 - each is another thing, and it is called once
+        self,
+        chart: Chart,
+        ask: Callable[[Address], Awaitable[Sequence[Range]]],
+        address_of: Callable[[Address, str, int], Address],
+        make: NodeMaker,
+        rack: Rack,
+        probe: Callable[[str], str],
+        standing: Standing,
+        timeout: float,
+        *,
+        brief: bool = False,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._chart = chart
+        self._address_of = address_of
+        self._make = make
+        self._rack = rack
+        self._probe = probe
+        self._standing = standing
+        self._timeout = timeout
+        self._brief = brief
+        self._nodes: dict[Address, Node] = {}
+        self._unrouted: deque[Asked] = deque()  # until there is a chart
+        self._pausing: dict[Routed, asyncio.TimerHandle] = {}
+        self._watch = Watch(self.loop, timeout, self._oldest, self._too_late)
+        self._watch.patient = True
+        self._survey = Survey(
+            chart, ask, self._is_well, self._learned, self._lose, self._unknown, timeout
+        )
+        self._lost: Exception | None = None
+        self._closed = False
+
+    @property
+    def over(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    @property
+    def down(self) -> Exception | None:
+        """Why some master cannot be asked, or None."""
+        downs = (node.down for node in self._nodes.values())
+        return self._lost or next((down for down in downs if down is not None), None)
+
+    def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
+        """Have a message answered."""
+        return self.place(message, again=again).answer
+
+    def place(self, message: Message, *, again: bool = False) -> Asked:
+        """The same, for a caller that wants to know whether it was sent."""
+        asked = Routed(message, self, again=again)
+        self._send(asked)
+        return asked
+
+    def _send(self, asked: Routed) -> None:
+        """Hand it to the line of its slot's master."""
+        owner = self._chart.owner(asked.slot)
+        if owner is not None:
+            self._hand_over(asked, owner)
+        elif self._lost is not None or self._closed:
+            fail(asked, failure(self._lost or CLOSED, sent=asked.again))
+        else:
+            asked.deadline = self._watch.deadline()
+            self._unrouted.append(asked)
+            if not self._watch.on:
+                self._watch.begin()
+            self._survey.begin()
+
+    def _hand_over(self, asked: Routed, address: Address) -> None:
+        asked.at = address
+        self._node(address).take(asked)
+
+    def _node(self, address: Address) -> Node:
+        node = self._nodes.get(address)
+        if node is None or node.over:
+            standing = _Standing(self._standing, address, self)
+            brief = self._brief or node is not None
+            node = self._nodes[address] = self._make(address, self, standing, brief=brief)
+        return node
+
+    def send_on(self, asked: Routed, error: Exception) -> bool:
+        """See what becomes of a message that its master did not run; False: it is an answer."""
+        there: Address | None = None
+        if isinstance(error, exceptions.AskError):
+            told: Any = error
+            there = self._address_of(asked.at, told.host, told.port)
+            if is_moved(error):
+                self._chart.move(asked.slot, there)
+                self._rack.sort()
+                self._survey.begin()
+        elif isinstance(error, exceptions.ClusterDownError) and _NOT_SERVED in str(error):
+            self._survey.begin()
+        elif not isinstance(error, exceptions.TryAgainError):
+            return False
+        asked.hops += 1
+        now = self.loop.time()
+        asked.until = asked.until or now + self._timeout
+        if asked.answer.done():
+            return True
+        if asked.tray is not None or now >= asked.until:
+            fail(asked, Outage(reason_of(error), sent=asked.again))
+            self._let_rest(asked.tray)
+        elif there is not None and asked.hops <= _HOPS:
+            self._hand_over(asked, there)
+        else:
+            self._pausing[asked] = self.loop.call_later(
+                _PAUSE, self._go_on, asked, context=Context()
+            )
+        return True
+
+    def _go_on(self, asked: Routed) -> None:
+        del self._pausing[asked]
+        if not asked.answer.done():
+            self._send(asked)
+
+    def _let_rest(self, tray: Tray | None) -> None:
+        """Where a server has sent something elsewhere that it is owed, it would do so again at once."""
+        if tray is not None and not tray.resting:
+            tray.resting = True
+            self.loop.call_later(REST, self._wake_up, tray, context=Context())
+
+    def _wake_up(self, tray: Tray) -> None:
+        tray.resting = False
+        self.wake()
+
+    def probe_at(self, address: Address) -> str | None:
+        """A key of a master that may be lost; None where it has no slot for one."""
+        tag = self._chart.tag_at(address)
+        return None if tag is None else self._probe(tag)
+
+    # Which master has which slot.
+
+    def refresh(self) -> None:
+        """A master is lost: another may have taken its place."""
+        self._survey.begin()
+
+    def _is_well(self, address: Address) -> bool:
+        node = self._nodes.get(address)
+        return node is not None and node.down is None
+
+    def _learned(self) -> None:
+        """There is another chart: everything goes where it belongs by now."""
+        self._rack.sort()
+        self._found_again()
+        left = [*self._unrouted]
+        self._unrouted.clear()
+        for address in self._nodes.keys() - self._chart.masters:
+            left += self._nodes.pop(address).retire()
+        for asked in left:
+            if isinstance(asked, Routed):
+                self._send(asked)
+        self.wake()
+
+    def _lose(self, error: Exception) -> None:
+        """There is no chart to go by."""
+        if self._lost is None:
+            self._standing.lost()
+        self._lost = error
+        passes = isinstance(failure(error, sent=False), Outage)
+        self._standing.found(reason_of(error), passes=passes)
+        self._fail_unrouted(error)
+
+    def _found_again(self) -> None:
+        if self._lost is not None:
+            self._lost = None
+            self._standing.back()
+
+    def _unknown(self) -> None:
+        """Nobody will draw a chart any more."""
+        self._fail_unrouted(CLOSED)
+        if self._lost is not None:
+            self._lost = None
+            self._standing.gone()
+
+    def _fail_unrouted(self, error: Exception) -> None:
+        while self._unrouted:
+            asked = self._unrouted.popleft()
+            fail(asked, failure(error, sent=asked.again))
+
+    def _oldest(self) -> Asked | None:
+        return next((asked for asked in self._unrouted if not asked.answer.done()), None)
+
+    def _too_late(self) -> None:
+        self._lose(Outage(f"no answer within {self._timeout:g} s", sent=False))
+
+    # What is owed, and the end.
+
+    def wake(self) -> None:
+        """Deliver what is owed by now."""
+        if self._closed:
+            return
+        for address in self._rack.addresses():
+            self._node(address).wake()
+        if self._rack and not self._chart.is_known:
+            self._survey.begin()
+
+    async def aclose(self, seconds: float) -> None:
+        """Deliver what is owed, for at most so many seconds, and close."""
+        end = self.loop.time() + seconds
+        try:
+            if self._rack:
+                self.wake()
+                if not self._chart.is_known:
+                    await self._survey.finished(seconds)
+            nodes = tuple(self._nodes.values())
+            left = max(end - self.loop.time(), 0.0)
+            await asyncio.gather(*(node.aclose(left) for node in nodes))
+        finally:
+            self._closed = True
+            self._end()
+            await self._survey.aclose()
+
+    def _end(self) -> None:
+        """Whoever waits is told, and nothing more is seen to."""
+        self._watch.end()
+        for asked, timer in self._pausing.items():
+            timer.cancel()
+            fail(asked, failure(CLOSED, sent=asked.again))
+        self._unknown()

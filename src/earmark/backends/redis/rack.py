@@ -1,0 +1,101 @@
+"""What the store is owed, sorted by the servers of a cluster: one that is lost holds up nothing of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from earmark.backends.redis.chart import Address
+from earmark.backends.redis.messages import Message
+from earmark.backends.redis.owed import Outbox, Owed
+
+# Seconds for which a tray is left alone after its server has sent something elsewhere.
+REST: Final = 0.05
+
+
+class Rack:
+    """An outbox of trays, one for each server; shared by all loops.
+
+    Args:
+        size: so many messages at most, in all trays together.
+        address_of: where a message belongs, as far as is known.
+    """
+
+    def __init__(self, size: int, address_of: Callable[[Message], Address | None]) -> None:
+        self._size = size
+        self._address_of = address_of
+        self._trays: dict[Address | None, Tray] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, tuple(self._trays.values())))
+
+    @property
+    def lost(self) -> int:
+        """How many could not be kept, or were too old."""
+        return sum(tray.lost for tray in tuple(self._trays.values()))
+
+    def tray(self, address: Address | None) -> Tray:
+        """What is owed to one server."""
+        tray = self._trays.get(address)
+        # One of two threads that make it at the same time is given the other's.
+        return self._trays.setdefault(address, Tray(self, self._size)) if tray is None else tray
+
+    def add(self, message: Message) -> None:
+        """Keep a message; one too many is lost."""
+        tray = self.tray(self._address_of(message))
+        if len(self) < self._size:
+            tray.add(message)
+        else:
+            tray.lose(f"no more than {self._size} are kept")
+
+    def put(self, owed: Iterable[Owed]) -> None:
+        """Keep what was kept before, each where it belongs by now."""
+        for one in owed:
+            self.tray(self._address_of(one.message)).put(one)
+
+    def sort(self) -> None:
+        """The servers have other slots than before: see where everything belongs by now."""
+        for tray in tuple(self._trays.values()):
+            self.put(tray.empty())
+
+    def addresses(self) -> list[Address]:
+        """Those who are owed anything."""
+        return [address for address, tray in tuple(self._trays.items()) if address and tray]
+
+
+class Tray(Outbox):
+    """What is owed to one server.
+
+    Args:
+        rack: where it belongs.
+        size: that of the rack.
+
+    Attributes:
+        resting: whether it is left alone for now, since its server has sent something elsewhere.
+    """
+
+    def __init__(self, rack: Rack, size: int) -> None:
+        super().__init__(size)
+        self._rack = rack
+        self.resting = False
+
+    @property
+    def deliverable(self) -> bool:
+        """Whether there is anything to take."""
+        return not self.resting and super().deliverable
+
+    def put(self, owed: Owed) -> None:
+        """Keep what was kept before."""
+        self._owed.append(owed)
+
+    def empty(self) -> list[Owed]:
+        """Take out everything but what is under way."""
+        with self._lock:
+            owed = list(self._owed)
+            self._owed.clear()
+        return owed
+
+    def settle(self, taken: list[Owed], still: list[Owed], failed: int) -> None:
+        """Of what was taken, keep what is owed still, which may belong to another server by now."""
+        super().settle(taken, [], failed)
+        self._rack.put(still)
