@@ -1,5 +1,6 @@
 # Everything runs in .venv, which each command sets up as far as it needs it: a fresh Debian or Ubuntu machine needs
-# no more than Python and make. The tests take redis-server from the distribution's packages where it is missing.
+# no more than Python and make. The tests take redis-server and PostgreSQL from the distribution's packages where they
+# are missing.
 
 PYTHON ?= python3
 VENV := .venv
@@ -50,9 +51,13 @@ demo: $(VENV)/.group-demo
 redis-server:
 	@sh tests/redis-server.sh
 
+.PHONY: postgresql
+postgresql:
+	@sh tests/postgresql.sh
+
 # worksteal: a long random test keeps one worker busy while the other takes all the rest.
 .PHONY: test
-test: $(VENV)/.group-test redis-server
+test: $(VENV)/.group-test redis-server postgresql
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 # LiteLLM's proxy pins much that nobody else needs, and takes minutes to install: where it is missing, the tests of its

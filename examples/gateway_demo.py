@@ -21,6 +21,7 @@ import httpx
 from gateway import scenes
 from gateway.app import Gateway
 from gateway.client import HOLD, User
+from gateway.prices import BUDGET, PRICES
 from gateway.provider import stand_in
 from gateway.script import Script, built_in, recording
 from gateway.serving import serving
@@ -30,6 +31,7 @@ from redis import RedisError
 
 from earmark import EarmarkError, Event, Limiter, Limits, Scope
 from earmark.backends import Backend
+from earmark.ledger import Ledger
 from earmark.testing import ManualClock
 
 START: Final = 20.0  # seconds into a minute
@@ -39,21 +41,24 @@ PATIENCE: Final = 60.0  # seconds after which the demo gives up
 async def play(script: Script, title: str, backend: Backend, clock: ManualClock) -> int:
     """Start both servers and play every scene; returns the exit code."""
     events: asyncio.Queue[Event] = asyncio.Queue()
-    limiter = Limiter(backend, observers=[events.put_nowait])
-    table = Table(limiter)
+    ledger = Ledger("sqlite://", clock=clock)  # in memory: a demo keeps nothing
+    await ledger.create()
+    limiter = Limiter(backend, ledger=ledger, prices=PRICES, observers=[events.put_nowait])
+    table = Table(limiter, ledger)
     provider = stand_in(script.body)
     scopes = {
         "sk-alice": Scope("api_key:alice", script.limits),
         "sk-bob": Scope("api_key:bob", Limits(tpm=1_000_000, concurrency=1)),
         "sk-carol": Scope("api_key:carol", Limits(rpm=60, tpm=1_000)),
+        "sk-dave": Scope(BUDGET.key, Limits(rpm=60)),
     }
     async with AsyncExitStack() as stack, AsyncExitStack() as provider_stack:
         provider_url = await provider_stack.enter_async_context(serving(provider))
         upstream = await stack.enter_async_context(_client(provider_url))
-        app = Gateway(limiter, scopes, upstream).app()
+        app = Gateway(limiter, scopes, upstream, {BUDGET.key: BUDGET}).app()
         gateway_url = await stack.enter_async_context(serving(app))
         http = await stack.enter_async_context(_client(gateway_url))
-        alice, bob, carol = (User(http, key, scope) for key, scope in scopes.items())
+        alice, bob, carol, dave = (User(http, key, scope) for key, scope in scopes.items())
         size = f"{len(script.body.content):,} bytes, leaves {script.owed:,} tokens debited"
         print(f"gateway   {gateway_url}")
         print(f"provider  {provider_url}, streams {title} ({size})")
@@ -62,9 +67,12 @@ async def play(script: Script, title: str, backend: Backend, clock: ManualClock)
         print(f"request   holds {HOLD} tokens: 10 for its prompt, 190 for all its output")
         await scenes.settled_then_refused(table, alice, provider, script, clock)
         await scenes.one_at_a_time(table, bob, provider, script, events)
+        await scenes.on_a_budget(table, dave, clock, BUDGET)
         await scenes.not_streamed(table, carol)
         await provider_stack.aclose()
         await scenes.never_sent(table, carol)
+        await table.summary()
+        await ledger.aclose()
     return table.verdict()
 
 

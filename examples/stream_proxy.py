@@ -13,7 +13,7 @@ import asyncio
 from typing import Any, Final
 
 import httpx
-from gateway.answers import rate_limited
+from gateway.answers import refused
 from gateway.serving import serving
 from loopback import provider, streamed
 from starlette.applications import Starlette
@@ -56,7 +56,7 @@ class Proxy:
         try:
             reservation = await self._limiter.pre_commit(ALICE, tokens=HOLD)
         except RateLimited as refusal:
-            return rate_limited(refusal)
+            return refused(refusal)
         async with reservation:
             outgoing = self._upstream.build_request(
                 "POST", request.url.path, content=asking, headers={"accept-encoding": "identity"}

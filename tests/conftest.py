@@ -16,7 +16,8 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import reached
+from tests import ledgers, reached
+from tests.postgres import PostgresServer, postgres_server
 from tests.scale import FACTORS, PROFILE, examples
 from tests.servers import RedisCluster, RedisServer, redis_cluster, redis_server
 
@@ -65,6 +66,22 @@ def shared_redis() -> Iterator[RedisServer]:
     """One server for all tests of this process that do not break it; each takes a namespace of its own."""
     with redis_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def shared_postgres() -> Iterator[PostgresServer]:
+    """One PostgreSQL server for all tests of this process that do not break it; each takes a prefix of its own."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> ledgers.Database:
+    """Each test of the ledger runs once on SQLite, in a file, and once on PostgreSQL."""
+    if request.param == "sqlite":
+        return ledgers.sqlite(tmp_path)
+    server: PostgresServer = request.getfixturevalue("shared_postgres")
+    return ledgers.postgresql(server.url)
 
 
 @pytest.fixture(scope="session")

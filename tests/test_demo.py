@@ -73,6 +73,13 @@ def test_b31_the_demo_shows_a_gateway_at_work() -> None:
             ("asks meanwhile", "429, no Retry-After", "tokens 200, slots 1"),
             ("disconnects in mid-stream", "abandoned", "tokens 200, slots 0"),
             ("asks again", "200", "tokens 1,700, slots 0"),
+            ("asks for an answer in one piece", "200", "requests 1, micro-USD 180"),
+            (
+                "asks again; its estimate is too much",
+                "429, Retry-After 60",
+                "requests 1, micro-USD 180",
+            ),
+            ("asks again, after midnight", "200", "requests 1, micro-USD 180"),
             ("asks for a model that nobody has", "404", "requests 1, tokens 0"),
             ("asks for an answer in one piece", "200", "requests 2, tokens 30"),
             ("asks while the provider is down", "502", "requests 2, tokens 30"),
@@ -228,7 +235,7 @@ def test_b65_the_demo_serves_a_recorded_body(name: str, tmp_path: Path) -> None:
     recording = tmp_path / name
     recording.write_text(body, encoding="utf-8")
     shown = rows(demo("--recording", str(recording)))
-    assert [row[-1] for row in shown] == ["ok"] * 12
+    assert [row[-1] for row in shown] == ["ok"] * 15
     assert shown[1][1:4] == ("the same bytes", *[f"requests 1, tokens {owed}"] * 2)
     assert shown[2][1] == "429, Retry-After 40"
     assert shown[7][1:4] == ("abandoned", *[f"tokens {left}, slots 0"] * 2)
@@ -265,29 +272,31 @@ def test_a_recording_that_cannot_be_served_is_an_error(
         ),
         pytest.param(
             "gateway.app.NEVER_SENT = ()",
-            {12},
+            {15},
             id="a gateway that does not cancel what it could not send",
         ),
         pytest.param(
             "gateway.app.UNBILLED = frozenset()",
-            {10, 11, 12},
+            {13, 14, 15},
             id="a gateway that keeps the hold of what was refused unbilled",
         ),
         pytest.param(
-            "gateway.app.ChatRequest.estimate = lambda request: 0",
-            {1, 6, 7, 8, 9},
+            "gateway.app.ChatRequest.estimate = lambda request: earmark.Usage(0, 0)",
+            {1, 6, 7, 8, 9, 11},
             id="a gateway that holds nothing",
         ),
     ],
 )
 def test_the_demo_fails_where_the_gateway_is_wrong(fault: str, failed: set[int]) -> None:
     """Every row that does not hold says so, and the exit code is 1."""
-    code = f"import sys, gateway.app, gateway_demo; {fault}; sys.exit(gateway_demo.main([]))"
+    code = (
+        f"import sys, earmark, gateway.app, gateway_demo; {fault}; sys.exit(gateway_demo.main([]))"
+    )
     done = run("-c", code, cwd=EXAMPLES)
     assert done.returncode == 1, done.stdout + done.stderr
     verdicts = [row[-1] for row in rows(done.stdout.splitlines())]
     assert {at for at, verdict in enumerate(verdicts, 1) if verdict != "ok"} == failed
-    assert done.stdout.splitlines()[-1].startswith("FAILED: of 12 steps")
+    assert done.stdout.splitlines()[-1].startswith("FAILED: of 15 steps")
 
 
 def test_the_demo_gives_up_where_nothing_happens() -> None:

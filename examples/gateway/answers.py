@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import JSONResponse, Response
 
-from earmark import RateLimited
+from earmark import Refused
 from earmark.http import answer_to
 
 
@@ -14,7 +14,7 @@ def failed(status: int, code: str, message: str) -> JSONResponse:
     return JSONResponse({"error": error}, status)
 
 
-def rate_limited(refusal: RateLimited) -> Response:
-    """A 429 that says which limit refused, and when to come back where a time can be named."""
+def refused(refusal: Refused) -> Response:
+    """A 429 that says which limit refused, or that a budget did, and when to come back where a time can be named."""
     answer = answer_to(refusal)
     return Response(answer.content, answer.status, answer.headers)

@@ -27,7 +27,7 @@ from starlette.routing import Route
 from earmark import (
     BackendUnavailable,
     Limiter,
-    RateLimited,
+    Refused,
     Reservation,
     Scope,
     Usage,
@@ -35,8 +35,9 @@ from earmark import (
     usage_from_response,
 )
 from earmark.contrib.asgi import ReservedStream
+from earmark.ledger import Budget, Spend
 
-from .answers import failed, rate_limited
+from .answers import failed, refused
 
 COMPLETIONS: Final = "/v1/chat/completions"
 
@@ -65,11 +66,12 @@ class ChatRequest(BaseModel):
     )
     n: int = Field(default=1, ge=1, le=128)
     stream: bool = False
+    model: str = "unknown"
 
-    def estimate(self) -> int:
-        """The tokens to hold: a token for four characters of the prompt, and all the output it may have."""
+    def estimate(self) -> Usage:
+        """What to hold: a token for four characters of the prompt, and all the output it may have."""
         prompt = sum(len(str(message.content or "")) for message in self.messages) // 4
-        return prompt + self.n * self.max_tokens
+        return Usage(prompt, self.n * self.max_tokens)
 
 
 class Gateway:
@@ -79,14 +81,20 @@ class Gateway:
         limiter: decides.
         keys: the scope of every API key.
         upstream: a client whose base URL is the provider's.
+        budgets: by the key of a scope, what it may spend; the limiter has a ledger then.
     """
 
     def __init__(
-        self, limiter: Limiter, keys: Mapping[str, Scope], upstream: httpx.AsyncClient
+        self,
+        limiter: Limiter,
+        keys: Mapping[str, Scope],
+        upstream: httpx.AsyncClient,
+        budgets: Mapping[str, Budget] | None = None,
     ) -> None:
         self._limiter = limiter
         self._keys = keys
         self._upstream = upstream
+        self._budgets = budgets or {}
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -103,9 +111,14 @@ class Gateway:
         except ValidationError as error:
             return failed(400, "invalid_request_error", str(error))
         try:
-            reservation = await self._limiter.pre_commit(scope, tokens=chat.estimate())
-        except RateLimited as refusal:
-            return rate_limited(refusal)
+            estimate = chat.estimate()
+            budget = self._budgets.get(scope.key)
+            spend = None if budget is None else Spend((budget,), chat.model, estimate)
+            reservation = await self._limiter.pre_commit(
+                scope, tokens=estimate.total or 0, spend=spend
+            )
+        except Refused as refusal:
+            return refused(refusal)
         except BackendUnavailable:  # a store that is shared, and on_outage="closed"
             return failed(503, "limits_unavailable", "Nobody can tell whether a limit is reached.")
         try:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from earmark import Event
+from earmark.ledger import Budget
 from earmark.testing import ManualClock
 from earmark.testing.provider import Provider
 
 from .client import HOLD, User
+from .prices import COST
 from .script import Script
 from .table import Table
+
+DAY: Final = 86_400.0
 
 
 async def settled_then_refused(
@@ -65,6 +70,21 @@ async def one_at_a_time(
     await table.row("disconnects in mid-stream", ending, "abandoned", tokens=left, slots=0)
     answer = await bob.ask()
     await table.row("asks again", answer, "200", tokens=left + script.owed, slots=0)
+
+
+async def on_a_budget(table: Table, dave: User, clock: ManualClock, budget: Budget) -> None:
+    """An answer costs what it used; a request whose estimate no longer fits is refused until the day is over."""
+    table.about(dave.scope, budget)
+    clock.set(DAY - 60)
+    answer = await dave.ask(stream=False)
+    spent = {"micro-USD": COST}
+    await table.row("asks for an answer in one piece", answer, "200", requests=1, **spent)
+    answer = await dave.ask(stream=False)
+    step = "asks again; its estimate is too much"
+    await table.row(step, answer, "429, Retry-After 60", requests=1, **spent)
+    clock.set(DAY)
+    answer = await dave.ask(stream=False)
+    await table.row("asks again, after midnight", answer, "200", requests=1, **spent)
 
 
 async def not_streamed(table: Table, carol: User) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from earmark import Limit, Limiter, Scope
+from earmark.ledger import Budget, Ledger
 
 _ROW: Final = "{:>2}  {:<38} {:<19} {:<25} {:<25} {}"
 _COLUMNS: Final = _ROW.format("", "step", "answer", "expected", "peek says", "").rstrip()
@@ -16,18 +17,25 @@ class Table:
 
     Args:
         limiter: whose counts are looked at.
+        ledger: whose money is looked at.
     """
 
-    def __init__(self, limiter: Limiter) -> None:
+    def __init__(self, limiter: Limiter, ledger: Ledger | None = None) -> None:
         self._limiter = limiter
+        self._ledger = ledger
         self._scopes: tuple[Scope, ...] = ()
+        self._budget: Budget | None = None
         self._rows = 0
         self._failed: list[int] = []
 
-    def about(self, scope: Scope) -> None:
-        """Begin a part of the table; the rows that follow look at this scope."""
+    def about(self, scope: Scope, budget: Budget | None = None) -> None:
+        """Begin a part of the table; the rows that follow look at this scope, and at what was spent of this budget."""
         self._scopes = (scope,)
-        print(f"\n{scope.key}: {', '.join(map(_limit, scope.limits))}\n{_COLUMNS}")
+        self._budget = budget
+        limits = [_limit(limit) for limit in scope.limits]
+        if budget is not None:
+            limits.append(f"{budget.limit} {budget.currency} {budget.period}")
+        print(f"\n{scope.key}: {', '.join(limits)}\n{_COLUMNS}")
 
     async def row(self, step: str, came: str, due: str, **expected: int) -> None:
         """Print what a step did.
@@ -37,11 +45,13 @@ class Table:
             came: what was answered.
             due: what should have been answered.
             expected: units that should be used, by the name of the metric (`slots` for concurrency), in the
-                order of the scope's limits.
+                order of the scope's limits; then the millionths of a USD that should be spent.
         """
         used: dict[str, int] = {}
         for scope in await self._limiter.peek(*self._scopes):
             used |= {_name(status.limit): status.used for status in scope.limits}
+        if self._budget is not None and self._ledger is not None:
+            used["micro-USD"] = round(await self._ledger.spent(self._budget) * 1_000_000)
         holds = came == due and _shown(used) == _shown(expected)
         self._rows += 1
         if not holds:
@@ -49,6 +59,20 @@ class Table:
         answer = came if came == due else f"{came}, not {due}"
         verdict = "ok" if holds else "FAILED"
         print(_ROW.format(self._rows, step, answer, _shown(expected), _shown(used), verdict))
+
+    async def summary(self) -> None:
+        """Print what was spent, by day, model and key, and whether the totals are what the log says."""
+        if self._ledger is None:
+            return
+        print("\nspent, by day, model and key:")
+        for line in await self._ledger.summary():
+            names = f"{line.day}  {line.model}  {line.key}"
+            tokens = f"{line.input_tokens} + {line.output_tokens} tokens"
+            print(f"    {names}  {line.requests} requests  {tokens}  {line.cost:f} {line.currency}")
+        drifts = await self._ledger.verify()
+        print(f"    totals that are not what the log says: {len(drifts)}")
+        if drifts:
+            self._failed.append(self._rows)
 
     def verdict(self) -> int:
         """Print how it went; returns the exit code: 0 if there are rows and each of them holds."""

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from earmark.backends.redis import RedisBackend
     from earmark.errors import (
         BackendUnavailable,
+        BudgetExceeded,
         EarmarkError,
         RateLimited,
         Refused,
         RequestIdConflict,
+        UnknownPrice,
     )
     from earmark.events import Event
     from earmark.limiter import Limiter
@@ -35,6 +37,7 @@ __version__ = "0.1.0.dev0"
 
 _HOMES: Final = {
     "BackendUnavailable": "errors",
+    "BudgetExceeded": "errors",
     "Denial": "answers",
     "EarmarkError": "errors",
     "Event": "events",
@@ -54,6 +57,7 @@ _HOMES: Final = {
     "ReserveOnce": "once",
     "Scope": "limits",
     "ScopeStatus": "answers",
+    "UnknownPrice": "errors",
     "Usage": "usage",
     "ask_for_usage": "streams.asking",
     "observe_stream": "streams.observe",
@@ -62,6 +66,7 @@ _HOMES: Final = {
 
 __all__ = [
     "BackendUnavailable",
+    "BudgetExceeded",
     "Denial",
     "EarmarkError",
     "Event",
@@ -81,6 +86,7 @@ __all__ = [
     "ReserveOnce",
     "Scope",
     "ScopeStatus",
+    "UnknownPrice",
     "Usage",
     "ask_for_usage",
     "observe_stream",

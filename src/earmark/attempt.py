@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from earmark.answers import ScopeStatus
+from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
 from earmark.events import Event, tell
@@ -219,6 +220,7 @@ class Attempt(Reservation):
         verb: Verb,
         exact: Mapping[str, int] = NOTHING,
         at_least: Mapping[str, int] = NOTHING,
+        bill: Bill | None = None,  # an attempt spends nothing
     ) -> bool:
         if self._busy or verb not in MOVES[self._state]:
             return False
@@ -290,6 +292,7 @@ class Attempt(Reservation):
         verb: Verb = "abandon",
         exact: Mapping[str, int] = NOTHING,
         at_least: Mapping[str, int] = NOTHING,
+        bill: Bill | None = None,
     ) -> None:
         if self._busy:
             return

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from earmark.core.bill import Bill
 from earmark.core.hold import Verb
 from earmark.core.settlement import NOTHING
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("earmark")
 
-Ending = tuple[Verb, Mapping[str, int], Mapping[str, int]]
-"""The verb, what is known exactly, and what is known at least."""
+Ending = tuple[Verb, Mapping[str, int], Mapping[str, int], Bill | None]
+"""The verb, what is known exactly, what is known at least, and what it costs."""
 
 
 def after_stream(observed: Observed) -> Ending:
@@ -27,15 +28,16 @@ def after_stream(observed: Observed) -> Ending:
     unknown: Verb = "abandon" if gone else "close"
     usage = observed.usage
     if usage is None:
-        return unknown, NOTHING, NOTHING
+        return unknown, NOTHING, NOTHING, None
+    bill = Bill(usage, estimated=observed.estimated)
     try:
         at_least = usage.floors()
         if observed.authoritative or _failed_for_free(observed):
-            return "settle", usage.determined(), at_least
+            return "settle", usage.determined(), at_least, bill
     except Exception:
         logger.exception("the usage of a stream could not be read: its reservation keeps its debit")
-        return unknown, NOTHING, NOTHING
-    return unknown, NOTHING, at_least
+        return unknown, NOTHING, NOTHING, None
+    return unknown, NOTHING, at_least, bill
 
 
 def _failed_for_free(observed: Observed) -> bool:

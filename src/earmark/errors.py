@@ -2,9 +2,11 @@
 
     EarmarkError
     ├── Refused                 .retry_after  .retryable
-    │   └── RateLimited         .denials
+    │   ├── RateLimited         .denials
+    │   └── BudgetExceeded      .budget  .limit  .spent  .pending  .asked  .resets_at
     ├── BackendUnavailable
-    └── RequestIdConflict       .request_id
+    ├── RequestIdConflict       .request_id
+    └── UnknownPrice            .model
 
 A bad value (a negative amount, an empty key, two limits alike) is a plain ValueError, raised before any
 state changes.
@@ -14,11 +16,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from earmark.answers import Denial
+    from earmark.budgets import Budget
 
 
 class EarmarkError(Exception):
@@ -77,12 +83,81 @@ class RateLimited(Refused):
         return f"<{type(self).__name__} {self}>"
 
 
+class BudgetExceeded(Refused):
+    """A budget refused; nothing was counted, also by no limit (R2).
+
+    Where several did, it is the one that refuses the longest.
+
+    Attributes:
+        budget: the budget.
+        spent: what is posted in its period.
+        pending: what open requests hold in its period.
+        asked: what this one wanted to hold.
+        resets_at: when the next period begins, in UTC; None: never.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        spent: Decimal,
+        pending: Decimal,
+        asked: Decimal,
+        until: tuple[datetime, float] | None = None,
+    ) -> None:
+        super().__init__(budget, spent, pending, asked, until)
+        self.budget = budget
+        self.spent = spent
+        self.pending = pending
+        self.asked = asked
+        self.resets_at = None if until is None else until[0]
+        self._seconds = None if until is None else until[1]
+
+    @property
+    def limit(self) -> Decimal:
+        """The budget's limit."""
+        return self.budget.limit or Decimal(0)
+
+    @property
+    def retryable(self) -> bool:
+        """False where the budget is 0 or below what is asked, or is spent for good."""
+        fits = self.limit > 0 and self.asked <= self.limit
+        return fits and (self.resets_at is not None or self.pending > 0)
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until the next period begins; None where there is none, or where waiting cannot help."""
+        return self._seconds if self.retryable else None
+
+    def __str__(self) -> str:
+        budget = self.budget
+        until = "" if self.resets_at is None else f", until {self.resets_at.isoformat()}"
+        return (
+            f"{budget.key!r}: {self.limit} {budget.currency} {budget.period}, {self.spent} spent, "
+            f"{self.pending} pending, {self.asked} asked{until}"
+        )
+
+
+class UnknownPrice(EarmarkError):
+    """No price is known for a model, and no default was stated (C35).
+
+    Attributes:
+        model: the model.
+    """
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.model = model
+
+    def __str__(self) -> str:
+        return f"the price of {self.model!r} is not known: name it in the price table, or state a default there"
+
+
 class BackendUnavailable(EarmarkError):
     """The store could not be reached, and the limiter was told not to decide without it."""
 
 
 class RequestIdConflict(EarmarkError):
-    """A request id that is still open was used again with other scopes or asks (R9).
+    """A request id was used again: it is still open with other scopes or asks (R9), or a ledger has logged it.
 
     Attributes:
         request_id: the id.
@@ -94,6 +169,6 @@ class RequestIdConflict(EarmarkError):
 
     def __str__(self) -> str:
         return (
-            f"request_id {self.request_id!r} belongs to an open reservation with other scopes or asks: "
-            "resolve that one first, or choose another id"
+            f"request_id {self.request_id!r} belongs to an open reservation with other scopes or asks, or to a "
+            "request that the ledger has logged: resolve that one first, or choose another id"
         )

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping
+from decimal import Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from earmark.answers import Denial, ScopeStatus
+from earmark.asking import Asker
 from earmark.asks import added_of, asks_of, check_scopes, checked_lease
 from earmark.backends.health import Health
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Backend
 from earmark.core.admission import statuses
 from earmark.core.hold import Hold
-from earmark.core.joint import parts_of
 from earmark.core.refusal import refusal as refusal_of
-from earmark.errors import EarmarkError, RateLimited
+from earmark.errors import RateLimited
 from earmark.events import Event, Observer, tell
 from earmark.ids import next_id
 from earmark.limits import Scope, check_key
 from earmark.office import Office
-from earmark.reservation import Dropped, Reservation
+from earmark.reservation import Reservation
 from earmark.shielding import finish
+from earmark.spending import Till, office_of, there
 from earmark.tokens import Tokens
 from earmark.usage import Usage
 
 if TYPE_CHECKING:
+    from earmark.budgets import Spend
+    from earmark.ledger import Ledger, PriceTable
     from earmark.once import ReserveOnce
 
 
@@ -38,6 +42,8 @@ class Limiter:
 
     Args:
         backend: where limits are kept; by default the memory of this process.
+        ledger: where money is kept; without one nothing can be spent.
+        prices: what models cost.
         observers: callables that take one frozen `Event`; one that raises is logged.
         secret: what tokens of reservations are signed with; without one they are not.
 
@@ -49,6 +55,8 @@ class Limiter:
         self,
         backend: Backend | None = None,
         *,
+        ledger: Ledger | None = None,
+        prices: PriceTable | None = None,
         observers: Iterable[Observer] = (),
         secret: str | bytes | None = None,
     ) -> None:
@@ -58,6 +66,8 @@ class Limiter:
         tokens = Tokens(secret, self._backend.name)
         self._office = Office(self._backend, (self._backend,), observers, tokens)
         self._unlimited = Office(self._backend, (), observers, tokens)
+        self._ask = Asker(self._office)
+        self._till = None if ledger is None else Till(ledger, prices, self._office)
         self._silent = Office(self._backend, (), (), tokens)
         self._silent.task_groups = self._unlimited.task_groups = self._office.task_groups
 
@@ -76,6 +86,7 @@ class Limiter:
         request_id: str | None = None,
         wait: float | None = None,
         lease: float | None = None,
+        spend: Spend | None = None,
     ) -> Reservation:
         """Admit a request and debit what it asks from every limit of every scope, or refuse it whole.
 
@@ -86,12 +97,13 @@ class Limiter:
             request_id: the caller's id. While its reservation is open the same id returns the same one.
             wait: seconds to queue for room, behind whoever waits for the same keys; by default a request that
                 does not fit now is refused now.
-            lease: seconds for which slots are held without a renewal, at most an hour; by default the
-                backend's own.
+            lease: seconds for which slots are held without a renewal, at most an hour; None: the backend's own.
+            spend: the budgets that have to have room, once all limits have; what it may cost is held there.
 
         Raises:
-            RateLimited: at least one limit refused, to the end of the wait, or it never can admit this ask; nothing
-                was counted.
+            BudgetExceeded: a budget has no room; nothing was counted.
+            UnknownPrice: the price list does not know the model that is to be spent on.
+            RateLimited: a limit refused, to the end of the wait, or it never can admit this; nothing was counted.
             RequestIdConflict: the id is open with other scopes or asks.
             BackendUnavailable: no decision could be had.
             ValueError: a bad amount, key, wait or lease, or two scopes with one key.
@@ -110,20 +122,49 @@ class Limiter:
         desk = office.desk
         if desk.dropped or desk.forgotten:
             await office.tidy()
+        if wait or spend is not None or not (limited and office.participants):
+            return await self._pre_commit_otherwise(hold, spend, wait, limited=limited)
         if request_id is not None and (open_one := self._repeated(hold, limited=limited)):
             return open_one
-        if not (limited and office.participants):
-            return self._admit_unlimited(hold)
-        if wait:
-            return await self._in_turn(hold, wait)
         instant = self._instant
-        standing = instant.reserve(hold) if instant else await self._reserve(hold)
+        standing = instant.reserve(hold) if instant else await self._ask(hold)
         if desk.forgotten:
             office.report_forgotten()
         if standing is None:
             raise self._refusal(hold, refusal_of(hold))
         if request_id is None and not office.observers:
             return Reservation(office, hold)
+        return self._admit(hold, standing)
+
+    async def _pre_commit_otherwise(
+        self, hold: Hold, spend: Spend | None, wait: float | None, *, limited: bool
+    ) -> Reservation:
+        """Admit what waits for its turn, what no limit concerns, and what spends: that after all limits (B57)."""
+        limited = limited and bool(self._office.participants)
+        if spend is not None and self._office.participants:
+            there(self._till).charge(hold, spend)
+        if hold.request_id is not None and (open_one := self._repeated(hold, limited=limited)):
+            return open_one
+        if not limited:
+            if self._till is not None and hasattr(hold, "charge"):
+                await self._till.set_aside(hold, hold, limited=False)
+                if hold.request_id is not None and (
+                    open_one := self._repeated(hold, limited=False)
+                ):
+                    return open_one  # of another call, which came at the same moment
+            return self._admit_unlimited(hold)
+        if wait:
+            return await self._in_turn(hold, wait)
+        return await self._stand(hold, await self._ask(hold))
+
+    async def _stand(
+        self, hold: Hold, standing: Hold | None, denials: Iterable[Denial] | None = None
+    ) -> Reservation:
+        """The reservation of what stands after `hold` was sent, once its budgets have room as well."""
+        if standing is None:
+            raise self._refusal(hold, refusal_of(hold) if denials is None else denials)
+        if self._till is not None and hasattr(hold, "charge"):
+            await self._till.set_aside(hold, standing, limited=True)
         return self._admit(hold, standing)
 
     def _repeated(self, hold: Hold, *, limited: bool) -> Reservation | None:
@@ -138,42 +179,7 @@ class Limiter:
 
         waiting = Waiting(self._office.desk.queues, hold, self._ask, wait, self._backend.clock)
         standing = await waiting.admitted()
-        if standing is None:
-            raise self._refusal(waiting.hold, waiting.denials)
-        return self._admit(waiting.hold, standing)
-
-    async def _ask(self, hold: Hold) -> Hold | None:
-        instant = self._instant
-        return instant.reserve(hold) if instant else await self._reserve(hold)
-
-    async def _reserve(self, hold: Hold) -> Hold | None:
-        """Reserve with a backend that may suspend: an interrupted call leaves nothing behind (R9, R16)."""
-        asked = self._office.desk.asked
-        asked.append(hold.name)
-        try:
-            return await self._backend.reserve(hold)
-        except EarmarkError:
-            raise
-        except GeneratorExit:  # nothing can be awaited any more
-            self._office.desk.dropped.extend(self._withdrawals(hold))
-            raise
-        except BaseException:
-            # Whether it was applied is unknown: it is taken back by its id.
-            await self._withdraw(*self._withdrawals(hold))
-            raise
-        finally:
-            asked.remove(hold.name)
-
-    def _withdrawals(self, hold: Hold) -> list[Dropped]:
-        return [Dropped(self._office, part, "withdraw") for part in parts_of(hold)]
-
-    async def _withdraw(self, first: Dropped, *others: Dropped) -> None:
-        """Take back each of several, whatever interrupts the others."""
-        try:
-            await first.do()
-        finally:
-            if others:
-                await self._withdraw(*others)
+        return await self._stand(waiting.hold, standing, waiting.denials)
 
     def _admit(self, hold: Hold, standing: Hold) -> Reservation:
         """The handle of what stands after `hold` was sent: its own, or the one that was open before."""
@@ -184,7 +190,7 @@ class Limiter:
             if not isinstance(handle, Reservation):
                 if standing is not hold:
                     office.take_back(standing)
-                made = Reservation(office, standing)
+                made = Reservation(office_of(standing, office, self._till), standing)
                 handle = office.sign_on(made, standing)
                 if handle is not made:
                     made.step_aside()
@@ -198,7 +204,7 @@ class Limiter:
     def _admit_unlimited(self, hold: Hold) -> Reservation:
         """Admit a request that no limit concerns: nothing is sent and nothing is kept (B10)."""
         hold.seen, hold.at = (), 0
-        handle = Reservation(self._unlimited, hold)
+        handle = Reservation(office_of(hold, self._unlimited, self._till), hold)
         if hold.request_id is not None:
             self._unlimited.sign_on(handle, hold)
         self._unlimited.tell("admitted", hold)
@@ -239,19 +245,26 @@ class Limiter:
         return ReserveOnce(front, scopes, asks_of(tokens, amounts), checked_lease(lease))
 
     def settle_success(
-        self, reservation: Reservation | str, usage: int | Usage | Mapping[str, int]
+        self,
+        reservation: Reservation | str,
+        usage: int | Usage | Mapping[str, int],
+        *,
+        cost: Decimal | None = None,
+        model: str | None = None,
     ) -> Coroutine[Any, Any, bool]:
         """True up to what was really used; see `Reservation.settle_success`.
 
         Args:
             reservation: a reservation, or its token; so for the other three verbs.
             usage: an int (`tokens`), a `Usage`, or a mapping of metric to amount.
+            cost: money, in place of what the price list says of the usage.
+            model: the model that answered, for the price and the usage row.
 
         Raises:
-            ValueError: a bad amount, or a token that is none, is forged, or belongs to another store.
+            ValueError: a bad amount or cost, or a token that is none, is forged, or belongs to another store.
             TypeError: neither a reservation nor a token.
         """
-        return self._handle(reservation).settle_success(usage)
+        return self._handle(reservation).settle_success(usage, cost=cost, model=model)
 
     def close_reserved_only(self, reservation: Reservation | str) -> Coroutine[Any, Any, bool]:
         """Keep the debit: the request was sent, and what it used is unknown."""
@@ -273,7 +286,7 @@ class Limiter:
             msg = f"expected a Reservation or its token, not {reservation!r}"
             raise TypeError(msg)
         hold, limited = self._office.tokens.read(reservation)
-        office = self._office if limited else self._unlimited
+        office = office_of(hold, self._office if limited else self._unlimited, self._till)
         handle = office.handle_of(hold)
         if not isinstance(handle, Reservation):
             handle = Reservation(office, hold)
@@ -344,11 +357,15 @@ class Limiter:
         return self._backend.health()
 
     async def aclose(self) -> None:
-        """Resolve what finalisers noted, and let go of what the backend holds open."""
+        """Resolve what finalisers noted, and let go of what the backend and the ledger hold open."""
         try:
             await self._office.tidy()
         finally:
-            await self._backend.aclose()
+            try:
+                await self._backend.aclose()
+            finally:
+                if self._till is not None:
+                    await self._till.aclose()
 
     async def __aenter__(self) -> Self:
         from anyio.lowlevel import current_token

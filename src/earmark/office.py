@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from earmark.backends.protocol import Backend, Handle, Instant, Known
+from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
 from earmark.errors import RequestIdConflict
@@ -42,14 +43,23 @@ class Participant(Protocol):
         ...
 
 
+class Cashier(Protocol):
+    """Whoever sets money aside for a reservation, and posts what it cost."""
+
+    async def resolve(self, hold: Hold, verb: Verb, bill: Bill | None) -> bool:
+        """Post the cost, or give it back; True iff this was the first who did."""
+        ...
+
+
 class Office:
     """What the reservations of one kind share: a limiter has one for those that a limit concerns, one for the others.
 
     Attributes:
         backend: where limits are kept.
         participants: who holds something for them; nobody, where no limit concerns them.
-        assured: whether a resolution that has begun finishes by itself; with several participants it does not.
-        instant: whether no participant ever suspends.
+        cashier: who holds money for them, and says who resolved one first; None, where nothing is spent.
+        assured: whether a resolution that has begun finishes by itself; beside a cashier it does not.
+        instant: whether nobody ever suspends.
         desk: what the limiters of this process share about the backend.
         observers: who hears of every event.
         tokens: makes and reads the tokens of reservations.
@@ -59,6 +69,7 @@ class Office:
     __slots__ = (
         "assured",
         "backend",
+        "cashier",
         "desk",
         "instant",
         "observers",
@@ -73,11 +84,14 @@ class Office:
         participants: tuple[Participant, ...],
         observers: tuple[Observer, ...],
         tokens: Tokens,
+        cashier: Cashier | None = None,
     ) -> None:
         self.backend = backend
         self.participants = participants
-        self.instant = all(participant.instant for participant in participants)
-        self.assured = len(participants) == 1 and participants[0].assured
+        self.cashier = cashier
+        alone = cashier is None
+        self.instant = alone and all(participant.instant for participant in participants)
+        self.assured = alone and len(participants) == 1 and participants[0].assured
         self.desk = backend.desk
         self.observers = observers
         self.tokens = tokens

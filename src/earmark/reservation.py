@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
+from decimal import Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from earmark.answers import ScopeStatus
 from earmark.core.admission import statuses
+from earmark.core.bill import Bill, bill_of
 from earmark.core.hold import Hold, Verb
-from earmark.core.settlement import NOTHING, known_of
+from earmark.core.settlement import NOTHING, Amounts, known_of
 from earmark.ending import Ending, after_stream
 from earmark.limits import Scope
 from earmark.moves import MOVES, Resolved, State
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from earmark.streams.telling import Conclude
 
 logger = logging.getLogger("earmark")
-
 Item = TypeVar("Item")
 
 
@@ -85,9 +86,7 @@ class Reservation:
     @property
     def held(self) -> Mapping[str, int]:
         """Units by metric that are debited and not yet resolved; slots are not among them."""
-        if self._state != "open" or not self._office.participants:
-            return {}
-        return self._hold.debits
+        return self._hold.debits if self._state == "open" and self._office.participants else {}
 
     @property
     def statuses(self) -> tuple[ScopeStatus, ...]:
@@ -99,8 +98,8 @@ class Reservation:
 
     @property
     def degraded(self) -> bool:
-        """Whether it was admitted without the store."""
-        return self._hold.degraded
+        """Whether it was admitted without the store, or without the ledger."""
+        return self._hold.unsure
 
     def __repr__(self) -> str:
         keys = ", ".join(scope.key for scope in self._hold.scopes)
@@ -116,18 +115,23 @@ class Reservation:
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self
 
-    def settle_success(self, usage: int | Usage | Mapping[str, int]) -> Coroutine[Any, Any, bool]:
+    def settle_success(
+        self, usage: int | Usage | Amounts, *, cost: Decimal | None = None, model: str | None = None
+    ) -> Coroutine[Any, Any, bool]:
         """True up to what was really used; True iff this call resolved the reservation.
 
         Args:
             usage: an int (`tokens`), a `Usage` (what its known fields determine), or a mapping of metric to
                 amount. A held metric that it does not name keeps its hold, raised to what is known of it.
+            cost: money, for a ledger, in place of what the price list says of the usage.
+            model: the model that answered, for the price and the usage row.
 
         Raises:
-            ValueError: a bad amount, or a provider's field name in place of a metric.
+            ValueError: a bad amount or cost, or a provider's field name in place of a metric.
         """
         exact, at_least = known_of(usage)
-        return self._resolve("settle", exact, at_least)
+        bill = None if self._office.cashier is None else bill_of(usage, cost, model)
+        return self._resolve("settle", exact, at_least, bill)
 
     def close_reserved_only(self) -> Coroutine[Any, Any, bool]:
         """Keep the debit: the request was sent, and what it used is unknown."""
@@ -195,15 +199,14 @@ class Reservation:
             RuntimeError: the reservation is resolved, or a stream has it already.
         """
         self._check_free("give a token")
-        self._handed_over = True
-        self._hold.travels = True
+        text = self._office.tokens.write(self._hold, limited=bool(self._office.participants))
+        self._handed_over = self._hold.travels = True
         self._office.release(self._hold)
-        return self._office.tokens.write(self._hold, limited=bool(self._office.participants))
+        return text
 
     def _check_free(self, purpose: str) -> None:
         if self._state != "open" or self._handed_over:
-            taken = "handed over" if self._handed_over else self._state
-            msg = f"{self!r} cannot {purpose}: it is already {taken}"
+            msg = f"{self!r} cannot {purpose}: it is already {'handed over' if self._handed_over else self._state}"
             raise RuntimeError(msg)
 
     @property
@@ -228,16 +231,17 @@ class Reservation:
     async def _resolve(
         self,
         verb: Verb,
-        exact: Mapping[str, int] = NOTHING,
-        at_least: Mapping[str, int] = NOTHING,
+        exact: Amounts = NOTHING,
+        at_least: Amounts = NOTHING,
+        bill: Bill | None = None,
     ) -> bool:
         """Make one legal move with every participant; one that has begun finishes (R16)."""
         office = self._office
         if not office.instant:
-            by_itself = self._carry_out(verb, exact, at_least) if office.assured else None
-            return await (by_itself or finish(self._carry_out, verb, exact, at_least))
+            by_itself = self._carry_out(verb, exact, at_least, bill) if office.assured else None
+            return await (by_itself or finish(self._carry_out, verb, exact, at_least, bill))
         if office.desk.dropped and self._tidies:
-            return await self._carry_out(verb, exact, at_least)
+            return await self._carry_out(verb, exact, at_least, bill)
         state = MOVES[self._state].get(verb)
         if state is None:
             return False
@@ -253,7 +257,7 @@ class Reservation:
         return self._conclude(state, verb, exact, at_least, won=won)
 
     async def _carry_out(
-        self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+        self, verb: Verb, exact: Amounts, at_least: Amounts, bill: Bill | None
     ) -> bool:
         """The same, and what finalisers have noted, with participants that may suspend."""
         office = self._office
@@ -266,6 +270,8 @@ class Reservation:
         try:
             for participant in office.participants:
                 won = await participant.resolve(self._hold, verb, exact, at_least) or won
+            if office.cashier is not None:  # its row says who was first; slots are free by now
+                won = await office.cashier.resolve(self._hold, verb, bill)
         except BaseException as error:
             if office.assured and not isinstance(error, Exception):
                 self._conclude(state, verb, exact, at_least, won=True)
@@ -278,13 +284,7 @@ class Reservation:
         return won
 
     def _conclude(
-        self,
-        state: Resolved,
-        verb: Verb,
-        exact: Mapping[str, int],
-        at_least: Mapping[str, int],
-        *,
-        won: bool,
+        self, state: Resolved, verb: Verb, exact: Amounts, at_least: Amounts, *, won: bool
     ) -> bool:
         office = self._office
         if office.desk.handles:
@@ -337,15 +337,16 @@ class Reservation:
     def _drop(
         self,
         verb: Verb = "abandon",
-        exact: Mapping[str, int] = NOTHING,
-        at_least: Mapping[str, int] = NOTHING,
+        exact: Amounts = NOTHING,
+        at_least: Amounts = NOTHING,
+        bill: Bill | None = None,
     ) -> None:
         """Note that nobody can resolve this any more; needs no lock and no loop."""
         self._office.sign_off(self._hold)
         state = MOVES[self._state].get(verb)
         if state is not None:
             self._state = state
-            noted = Dropped(self._office, self._hold, verb, exact, at_least)
+            noted = Dropped(self._office, self._hold, verb, exact, at_least, bill)
             self._office.desk.dropped.append(noted)
 
 
@@ -355,8 +356,9 @@ class Dropped(NamedTuple):
     office: Office
     hold: Hold
     verb: Verb
-    exact: Mapping[str, int] = NOTHING
-    at_least: Mapping[str, int] = NOTHING
+    exact: Amounts = NOTHING
+    at_least: Amounts = NOTHING
+    bill: Bill | None = None
     failed: bool = False
 
     async def do(self) -> None:
@@ -389,11 +391,10 @@ class _Noted(Reservation):
     """The handle of a dropped reservation, which nobody notes a second time."""
 
     __slots__ = ()
-
     _tidies = False
 
     async def finish_off(self, dropped: Dropped) -> None:
-        await self._resolve(dropped.verb, dropped.exact, dropped.at_least)
+        await self._resolve(dropped.verb, dropped.exact, dropped.at_least, dropped.bill)
 
     def __del__(self) -> None:
         """Warn of nothing: that was done."""

@@ -22,6 +22,9 @@ from earmark.limits import Scope, check_key
 
 _VERSION: Final = "earmark1"
 
+# What is added to a token's word about the store where a ledger knows of the reservation as well.
+_SPENDS: Final = 2
+
 # What `name_of` makes: a nonce of eight bytes, and a number.
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{11}\.[1-9][0-9]{0,18}")
 
@@ -49,13 +52,22 @@ class Tokens:
         Args:
             hold: its record.
             limited: whether the store knows of it.
+
+        Raises:
+            RuntimeError: its money was admitted without the ledger, so that nobody else can post it.
         """
+        charge: Any = getattr(hold, "charge", None)
+        if charge is not None and charge.unsaid:
+            msg = (
+                "the ledger has not heard of this reservation yet: only this process can resolve it"
+            )
+            raise RuntimeError(msg)
         said = [
             self._store,
             name_of(hold.id),
             hold.request_id,
             getattr(hold, "place", None),
-            int(limited),
+            int(limited) + _SPENDS * hasattr(hold, "charge"),
             write_amounts(hold.asks),
             *map(write_scope, hold.scopes),
         ]
@@ -118,7 +130,7 @@ def _read(raw: bytes) -> tuple[str, Hold, bool]:
     _expect("the store", isinstance(store, str))
     _expect("the name", isinstance(name, str) and _NAME.fullmatch(name))
     _expect("the place", place is None or place in get_args(Place))
-    _expect("what the store knows", limited in {0, 1})
+    _expect("what the store knows", limited in {0, 1, 2, 3})
     hold = Hold()
     hold.id = id_of(name) or name
     hold.request_id = None if request_id is None else check_key("request_id", request_id)
@@ -131,7 +143,9 @@ def _read(raw: bytes) -> tuple[str, Hold, bool]:
     hold.travels = True
     if place is not None:
         hold.place = place
-    return store, hold, bool(limited)
+    if limited >= _SPENDS:
+        hold.charge = None  # which the ledger knows
+    return store, hold, bool(limited % _SPENDS)
 
 
 def _scope(written: Any) -> Scope:  # noqa: ANN401 - whatever stands there

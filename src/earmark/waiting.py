@@ -162,4 +162,6 @@ def _once_more(hold: Hold) -> Hold:
     again.id = next_id()
     again.request_id, again.scopes = hold.request_id, hold.scopes
     again.asks, again.lease_us = hold.asks, hold.lease_us
+    if hasattr(hold, "charge"):
+        again.charge = hold.charge
     return again

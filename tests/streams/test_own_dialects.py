@@ -160,7 +160,7 @@ def test_a_usage_that_cannot_be_read_keeps_the_debit(
     """R15: it is logged, and the reservation closed or abandoned."""
     observed = Observed(outcome, usage=Strange(1, 2), authoritative=authoritative)
     verb = "abandon" if outcome in ("cancelled", "dropped") else "close"
-    assert after_stream(observed) == (verb, {}, {})
+    assert after_stream(observed) == (verb, {}, {}, None)
     assert "could not be read" in caplog.text
 
 

@@ -35,12 +35,14 @@ class Hold:
         told: who told the observers of this process of its admission; unset until somebody did.
         place: where it was taken, if not in the store: `local` in the memory of this process, `open` nowhere.
         shares: the scopes by which it was judged, if those were others: shares of its own, or some that refused.
+        charge: what a ledger holds for it; unset where nothing is spent.
         travels: set once its name or a token of it was given out: another process may resolve it.
     """
 
     __slots__ = (
         "asks",
         "at",
+        "charge",
         "id",
         "lease_us",
         "place",
@@ -65,6 +67,7 @@ class Hold:
     place: Place
     shares: tuple[Scope, ...]
     travels: bool
+    charge: object
 
     @property
     def is_private(self) -> bool:
@@ -75,6 +78,11 @@ class Hold:
     def degraded(self) -> bool:
         """Whether it was taken without the store."""
         return hasattr(self, "place")
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the store, or the ledger where it spends, was not asked."""
+        return self.degraded or getattr(getattr(self, "charge", None), "unsaid", False)
 
     @property
     def debits(self) -> Mapping[str, int]:
@@ -101,7 +109,9 @@ class Hold:
         """Whether this asks the same of the same keys, in whatever order (R9)."""
         mine, theirs = self.scopes, other.scopes
         same_keys = {scope.key for scope in mine} == {scope.key for scope in theirs}
-        return same_keys and _beyond_unasked(self.asks) == _beyond_unasked(other.asks)
+        same_charge = getattr(self, "charge", None) == getattr(other, "charge", None)
+        same_asks = _beyond_unasked(self.asks) == _beyond_unasked(other.asks)
+        return same_keys and same_asks and same_charge
 
 
 def _beyond_unasked(asks: Mapping[str, int]) -> Mapping[str, int]:

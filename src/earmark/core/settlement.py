@@ -35,7 +35,10 @@ _PROVIDER_FIELDS: Final = frozenset(
 )
 
 
-Known = tuple[Mapping[str, int], Mapping[str, int]]
+Amounts = Mapping[str, int]
+"""Metric to units."""
+
+Known = tuple[Amounts, Amounts]
 """Metric to what was used exactly; metric to what was used at least, where the first does not name it."""
 
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""What `make test` does where redis-server is missing, on machines that are made of stand-ins for their programs."""
+"""What `make test` does where a server is missing, on machines that are made of stand-ins for their programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from typing import Final
 
 import pytest
 
-SCRIPT: Final = Path(__file__).parent / "redis-server.sh"
+# By the package: the script, the program that it looks for, and what it installs.
+KINDS: Final = {
+    "redis-server": ("redis-server.sh", "redis-server", "redis-server openssl"),
+    "postgresql": ("postgresql.sh", "initdb", "postgresql"),
+}
 SHELL: Final = shutil.which("sh") or "/bin/sh"
 
 # The programs of a machine: each writes down how it was called, and apt-get brings what it is asked for.
@@ -18,7 +22,9 @@ NOTE: Final = 'echo "$(basename "$0") $*" >>"$HERE/log"'
 INSTALL: Final = f"""{NOTE}
 case "$*" in *install*)
     sh -c '"$POLICY_RC_D"; echo "policy $?"' >>"$HERE/log"
-    printf "#!/bin/sh\\n" >"$HERE/redis-server"; chmod +x "$HERE/redis-server";;
+    for program in redis-server initdb; do
+        printf "#!/bin/sh\\n" >"$HERE/$program"; chmod +x "$HERE/$program"
+    done;;
 esac"""
 STAND_INS: Final = {
     "id": "echo 0",
@@ -30,8 +36,15 @@ REAL: Final = ("basename", "chmod", "env", "rm", "sh", "tee", "true")
 Machine = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The package of the server."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path, kind: str) -> Machine:
     """Runs the script where only these programs are."""
 
     def run(*names: str, **programs: str) -> subprocess.CompletedProcess[str]:
@@ -41,10 +54,11 @@ def machine(tmp_path: Path) -> Machine:
             (tmp_path / name).write_text(f"#!{SHELL}\n{text}\n")
             (tmp_path / name).chmod(0o755)
         return subprocess.run(
-            [SHELL, str(SCRIPT)],
+            [SHELL, str(Path(__file__).parent / KINDS[kind][0])],
             env={
                 "PATH": str(tmp_path),
                 "HERE": str(tmp_path),
+                "POSTGRESQL": str(tmp_path / "postgresql"),
                 "POLICY_RC_D": str(policy(tmp_path)),
             },
             stdin=subprocess.DEVNULL,
@@ -68,21 +82,23 @@ def log(folder: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def test_nothing_is_done_where_it_is_there(machine: Machine, tmp_path: Path) -> None:
+def test_nothing_is_done_where_it_is_there(machine: Machine, tmp_path: Path, kind: str) -> None:
     """No package manager is asked, and nothing is said."""
-    done = machine("apt-get", "id", **{"redis-server": "exit 0"})
+    done = machine("apt-get", "id", **{KINDS[kind][1]: "exit 0"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert log(tmp_path) == []
 
 
 @pytest.mark.parametrize("root", [True, False])
-def test_it_is_installed_where_it_is_missing(machine: Machine, tmp_path: Path, root: bool) -> None:
+def test_it_is_installed_where_it_is_missing(
+    machine: Machine, tmp_path: Path, kind: str, root: bool
+) -> None:
     """As root, or by sudo. The package's service is told not to start, and that is taken back."""
     done = machine("apt-get", "sudo", "id") if root else machine("apt-get", "sudo", id="echo 1000")
     assert done.returncode == 0, done.stderr
     calls = log(tmp_path)
     (install,) = [call for call in calls if call.startswith("apt-get install")]
-    assert install == "apt-get install -qq -y --no-install-recommends redis-server openssl"
+    assert install == f"apt-get install -qq -y --no-install-recommends {KINDS[kind][2]}"
     assert any(call.startswith("sudo apt-get update") for call in calls) != root
     assert "policy 101" in calls
     assert not policy(tmp_path).exists()
@@ -109,11 +125,16 @@ def test_a_policy_that_is_there_stays(machine: Machine, tmp_path: Path) -> None:
     ids=["no apt-get", "no sudo", "no rights", "no package", "an empty package"],
 )
 def test_where_it_cannot_be_installed_that_is_said(
-    machine: Machine, tmp_path: Path, names: tuple[str, ...], programs: dict[str, str], reason: str
+    machine: Machine,
+    tmp_path: Path,
+    kind: str,
+    names: tuple[str, ...],
+    programs: dict[str, str],
+    reason: str,
 ) -> None:
     """`make test` ends there, with what is missing and how to get it, and leaves nothing behind."""
     done = machine(*names, **programs)
     assert done.returncode == 1
     assert reason in done.stderr
-    assert "sudo apt-get install redis-server" in done.stderr
+    assert f"sudo apt-get install {kind}" in done.stderr
     assert not policy(tmp_path).exists()

@@ -1,0 +1,56 @@
+"""Which errors of a database are an outage, which ask for another try, and which are mistakes.
+
+An outage is that nobody can answer: no connection, no reply in time, a server that starts, stops or is full. A missing
+table, a missing right, a value that does not fit is a mistake, and raises: waiting does not cure it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+# SQLSTATE classes (PostgreSQL, appendix A): connection exception, insufficient resources, operator intervention,
+# system error; and of the class 25 that the server takes no writes for now.
+_OUTAGE_CLASSES: Final = ("08", "53", "57", "58")
+_OUTAGE_STATES: Final = {"25006"}
+# Serialization failure, deadlock: the server asks for the same once more.
+_AGAIN_STATES: Final = {"40001", "40P01"}
+
+# SQLite's primary result codes (sqlite.org, "Result and Error Codes"): BUSY, LOCKED, NOMEM, READONLY, IOERR, FULL,
+# CANTOPEN, PROTOCOL.
+_OUTAGE_CODES: Final = {5, 6, 7, 8, 10, 13, 14, 15}
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether nobody could answer."""
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError, PoolTimeout, OSError)):
+        return True
+    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
+    if code is not None:
+        return int(code) & 0xFF in _OUTAGE_CODES
+    if not isinstance(error, DBAPIError):
+        return not isinstance(error, SQLAlchemyError) and _is_state(error, _OUTAGE_CLASSES)
+    state = _state(error.orig)
+    if error.connection_invalidated or isinstance(error.orig, OSError):
+        return True
+    if state is None:  # the driver itself has no connection
+        return type(error).__name__ in {"OperationalError", "InterfaceError"}
+    return state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES
+
+
+def asks_again(error: BaseException) -> bool:
+    """Whether the same transaction may succeed at once."""
+    return isinstance(error, DBAPIError) and _state(error.orig) in _AGAIN_STATES
+
+
+def _is_state(error: BaseException, classes: tuple[str, ...]) -> bool:
+    state = _state(error)
+    return state is not None and state[:2] in classes
+
+
+def _state(error: BaseException | None) -> str | None:
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return state if isinstance(state, str) and state else None

@@ -1,0 +1,214 @@
+"""What a ledger costs, as ratios in one run: on SQLite, and on a PostgreSQL server that this starts.
+
+    python -m tests.benchmarks.bench_ledger
+
+A lifecycle is a check-and-hold and a settlement. Beside it run, through the same SQLAlchemy engine: on PostgreSQL a
+bare INSERT and a bare UPDATE in two transactions, on SQLite the four statements without which no design does both (a
+pending row, a usage row, and a total each time) in two transactions. The rounds alternate, so that noise hits all
+alike, and the best of each counts. The same once more where the log has `--rows` rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from decimal import Decimal
+from typing import Any, Final
+
+from sqlalchemy import event, insert, text
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from earmark import Limiter, Usage
+from earmark.ledger import Budget, Ledger, PriceList, Spend, Tables
+from tests.postgres import postgres_server
+
+ROUNDS: Final = 5
+TIMES: Final = 40
+CALLERS: Final = 32
+PLENTY: Final = Decimal(1_000_000)
+
+PRICES: Final = PriceList({"big": {"input": 2, "output": 8}})
+BUDGETS: Final = (Budget("user:1", PLENTY, "daily"), Budget("team", PLENTY, "monthly"))
+
+Work = Callable[[int], Awaitable[object]]
+
+
+def lifecycle(limiter: Limiter, budgets: tuple[Budget, ...]) -> Work:
+    """One check-and-hold and one settlement."""
+    spend = Spend(budgets, "big", Usage(1_000, 500))
+
+    async def work(_: int) -> None:
+        reservation = await limiter.pre_commit(spend=spend)
+        await reservation.settle_success(Usage(900, 100))
+
+    return work
+
+
+def bare(engine: AsyncEngine, *, four: bool) -> Work:
+    """INSERT and UPDATE in two transactions; `four`: both in each of the two."""
+    tables = Tables(prefix="bare_")
+    key = {"key": "user:1", "currency": "USD"}
+    pending = insert(tables.pending)
+    usage = insert(tables.usage)
+    change = text("UPDATE bare_totals SET posted = posted + :more WHERE key = :key")
+
+    async def work(number: int) -> None:
+        name = {"request_id": f"{time.time_ns()}.{number}", "reservation": "r"}
+        row = {
+            **key,
+            **name,
+            "at_us": 1,
+            "amount": 5,
+            "counts_in": "[]",
+            "adopted": False,
+            "expires_us": 1,
+        }
+        async with engine.begin() as connection:
+            await connection.execute(pending, row)
+            if four:
+                await connection.execute(change, {"more": 1, "key": "user:1"})
+        async with engine.begin() as connection:
+            if four:
+                row = {**key, **name, "at_us": 1, "cost": 5, "revision": 0}
+                row |= {"outcome": "settled", "estimated": False, "resolved_us": 1}
+                await connection.execute(usage, row)
+            await connection.execute(change, {"more": 1, "key": "user:1"})
+
+    return work
+
+
+async def make_bare(engine: AsyncEngine) -> None:
+    """The tables of `bare`."""
+    tables = Tables(prefix="bare_")
+    async with engine.begin() as connection:
+        await connection.run_sync(tables.metadata.create_all)
+        row = {
+            "key": "user:1",
+            "currency": "USD",
+            "starts_us": 0,
+            "ends_us": 1,
+            "posted": 0,
+            "pending": 0,
+        }
+        await connection.execute(insert(tables.totals), row)
+
+
+async def best(works: dict[str, Work]) -> dict[str, float]:
+    """Milliseconds per call of each."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(ROUNDS):
+        for name, work in works.items():
+            start = time.perf_counter()
+            for number in range(TIMES):
+                await work(number)
+            found[name].append((time.perf_counter() - start) / TIMES * 1e3)
+    return {name: min(times) for name, times in found.items()}
+
+
+async def together(work: Work) -> float:
+    """Milliseconds per call where callers come at once."""
+    times: list[float] = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        await asyncio.gather(*(work(number) for number in range(CALLERS)))
+        times.append((time.perf_counter() - start) / CALLERS * 1e3)
+    return min(times)
+
+
+def fill(connection: Connection, prefix: str, rows: int) -> None:
+    """A log of so many rows, with their lines and totals."""
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})"  # noqa: S608 - a number
+    at = f"{time.time_ns() // 1000} - CAST(i AS BIGINT) * 1000000"
+    usage = "request_id, revision, reservation, key, cost, currency, outcome, estimated, at_us, resolved_us"
+    connection.execute(
+        text(
+            f"INSERT INTO {prefix}usage ({usage}) {numbers} SELECT 'old' || i, 0, 'old', 'user:' || (i % 1000), 1, "  # noqa: S608
+            f"'USD', 'settled', 0 = 1, {at}, 1 FROM n"
+        )
+    )
+    connection.execute(
+        text(
+            f"INSERT INTO {prefix}lines SELECT id, key, currency, at_us, cost FROM {prefix}usage"  # noqa: S608
+        )
+    )
+    connection.execute(
+        text(
+            f"INSERT INTO {prefix}lines SELECT id, 'team', currency, at_us, cost FROM {prefix}usage"  # noqa: S608
+        )
+    )
+    connection.execute(
+        text(
+            f"INSERT INTO {prefix}totals (key, currency, starts_us, ends_us, posted, pending) SELECT key, currency, "  # noqa: S608
+            f"{-(2**62)}, {2**62}, sum(cost), 0 FROM {prefix}lines GROUP BY key, currency"
+        )
+    )
+
+
+async def measure(url: str, rows: int) -> None:
+    """Print the ratios of one database."""
+    engine = create_async_engine(url)
+    sqlite = engine.dialect.name == "sqlite"
+    if sqlite:
+
+        def prepare(connection: Any, _: object) -> None:
+            for pragma in ("journal_mode = WAL", "synchronous = FULL"):
+                connection.execute(f"PRAGMA {pragma}").close()
+
+        event.listen(engine.sync_engine, "connect", prepare)
+    await make_bare(engine)
+    works: dict[str, Work] = {"bare": bare(engine, four=sqlite)}
+    ledgers: list[Ledger] = []
+    for name, size in (("short", 10), ("long", rows)):
+        ledger = Ledger(engine if sqlite else url, prefix=f"{name}_")
+        await ledger.create()
+        async with engine.begin() as connection:
+            await connection.run_sync(fill, f"{name}_", size)
+        if not sqlite:
+            async with engine.connect() as connection:
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+                await connection.exec_driver_sql("VACUUM ANALYZE")
+        ledgers.append(ledger)
+        limiter = Limiter(ledger=ledger, prices=PRICES)
+        works[f"{name}, 1 budget"] = lifecycle(limiter, BUDGETS[:1])
+        works[f"{name}, 2 budgets"] = lifecycle(limiter, BUDGETS)
+    for work in works.values():
+        await work(0)
+    found = await best(works)
+    for name, milliseconds in found.items():
+        print(f"{engine.dialect.name}: {name:18} {milliseconds:7.3f} ms")
+    print(
+        f"{engine.dialect.name}: lifecycle against bare: {found['short, 1 budget'] / found['bare']:.2f}"
+    )
+    print(
+        f"{engine.dialect.name}: with two budgets:       {found['short, 2 budgets'] / found['bare']:.2f}"
+    )
+    print(
+        f"{engine.dialect.name}: {rows:,} rows against 10: {found['long, 1 budget'] / found['short, 1 budget']:.2f}"
+    )
+    at_once = await together(works["short, 1 budget"])
+    print(
+        f"{engine.dialect.name}: {CALLERS} callers at once against one after another: "
+        f"{at_once / found['short, 1 budget']:.2f}"
+    )
+    for ledger in ledgers:
+        await ledger.aclose()
+    await engine.dispose()
+
+
+def main() -> None:
+    """Measure both databases."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    rows: int = parser.parse_args().rows
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(measure(f"sqlite+aiosqlite:///{folder}/bench.db", rows))
+    with postgres_server("fsync=on", "synchronous_commit=on") as server:
+        asyncio.run(measure(server.url, rows))
+
+
+if __name__ == "__main__":
+    main()

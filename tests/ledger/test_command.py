@@ -1,0 +1,66 @@
+"""`python -m earmark spend`, and what an import of the ledger's names costs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from earmark import Usage
+from earmark.commands import main
+from tests.ledgers import Database, ask, opened, usd
+from tests.servers import HOST, free_port
+
+
+def test_importing_the_ledgers_values_loads_no_sqlalchemy() -> None:
+    """Budgets and prices are plain values: `earmark.ledger` loads SQLAlchemy where a Ledger is named."""
+    code = """from earmark.ledger import Budget, PriceList, Spend
+import sys
+print("sqlalchemy" in sys.modules)"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+SHOWN = """\
+day         cost      requests  tokens in  tokens out
+2026-04-01   1.2 USD         2    500,000      25,000  ##############################
+2026-04-02   0.3 USD         1          ?           ?  ########
+
+model  cost      requests  tokens in  tokens out
+big     1.5 USD         3    500,000      25,000
+
+key    cost      requests  tokens in  tokens out
+alice     1 USD         1    500,000           0
+bob     0.5 USD         2          0      25,000
+"""
+
+
+def test_the_command_shows_days_with_bars(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`python -m earmark spend`: a bar per day, the models and the keys; unknown tokens are not 0."""
+
+    async def fill() -> None:
+        async with opened(database) as (limiter, _, clock):
+            await ask(limiter, "alice", "team", usage=Usage(500_000, 0))
+            await ask(limiter, "bob", usage=Usage(0, 25_000))
+            clock.advance(86_400)
+            await ask(limiter, "bob", "team", usage=Usage(), cost=usd("0.3"))
+
+    asyncio.run(fill())
+    command = ["spend", database.url, "--prefix", database.prefix, "--since", "2026-04-01"]
+    assert main(command) == 0
+    assert capsys.readouterr().out == SHOWN
+    assert main([*command, "--key", "alice", "--until", "2026-04-02"]) == 0
+    assert "bob" not in capsys.readouterr().out
+    assert main([*command[:-1], "2030-01-01"]) == 0
+    assert capsys.readouterr().out == "nothing was spent since 2030-01-01\n"
+    assert main([*command, "--zone", "Mars/Olympus"]) == 1
+    assert "zone" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*command[:-1], "yesterday"])
+    assert "2026-04-01" in capsys.readouterr().err
+    assert main(["spend", f"postgresql://nobody@{HOST}:{free_port()}/none"]) == 1
+    assert "cannot be reached" in capsys.readouterr().err
