@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from earmark.testing.contract import (
+    changing,
     faults,
     identity,
     leases,
@@ -33,6 +34,7 @@ CONTRACT: Final[tuple[Case, ...]] = (
     *two_phases.cases,
     *settlement.cases,
     *post_stream.cases,
+    *changing.cases,
     *identity.cases,
     *leases.cases,
     *messages.cases,

@@ -108,7 +108,7 @@ class Cases:
             if found is None:
                 msg = f"{body.__name__} does not say which rule it proves"
                 raise ValueError(msg)
-            rules = tuple(found[1].split(", "))
+            rules = tuple(re.findall(r"[RBC]\d+", found[1]))
             says = " ".join(found[2].split())
             for chosen in itertools.product(*(one.values for one in variants)):
                 arguments = {
@@ -117,6 +117,8 @@ class Cases:
                     for name, value in zip(one.names, values, strict=True)
                 }
                 variant = "-".join(map(_short, arguments.values()))
+                if any((case.name, case.variant) == (body.__name__, variant) for case in self._all):
+                    variant += f"-{len(self._all)}"
                 case = Case(body.__name__, variant, rules, says, partial(body, **arguments))
                 self._all.append(case)
             return body

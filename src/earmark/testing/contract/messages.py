@@ -13,7 +13,7 @@ from earmark.backends.protocol import Backend
 from earmark.core.hold import Hold, Verb
 from earmark.errors import RequestIdConflict
 from earmark.ids import next_id
-from earmark.limits import Limit, Limits, Scope
+from earmark.limits import Scope
 from earmark.testing.contract.cases import ALGORITHMS, Bench, Cases, each
 from earmark.testing.rows import C, Gone, P, R, S, See, key, used
 from earmark.testing.table import Table, expect
@@ -190,19 +190,6 @@ async def r17_a_lower_amount_forgives_nothing_and_charges_nothing(
         See("key.tpm", used=50, left=450, scope=more),
         R("r3", more, tok=450),
         See("key.tpm", used=500, left=0, scope=many),
-    )
-
-
-@cases(each("algorithm", ALGORITHMS))
-async def r17_another_window_is_another_limit(bench: Bench, algorithm: Any) -> None:
-    """R17, R13: what was used in one window says nothing of another, nor one algorithm of another."""
-    minute = Scope("key", Limits(also=(Limit("tokens", 10, 60, algorithm),)))
-    hour = Scope("key", Limits(also=(Limit("tokens", 10, 61, algorithm),)))
-    await bench.play(
-        R("r1", minute, tok=10),
-        R("r2", hour, tok=10),
-        R("r3", minute, deny="key.tpm"),
-        R("r4", hour, deny="key.tokens/61"),
     )
 
 
