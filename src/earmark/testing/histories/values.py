@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from earmark import Usage
+from earmark.usage import Usage
 
 SECOND: Final = 1_000_000
 KEEP: Final = 3_600 * SECOND
