@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from earmark import MemoryBackend
-from earmark.testing import rows
+from earmark.testing import table
 from earmark.testing.rows import (
-    ANY,
     VERBS,
     A,
     C,
@@ -21,17 +20,15 @@ from earmark.testing.rows import (
     P,
     R,
     Resolve,
-    Row,
     S,
     See,
     X,
     Z,
-    expect,
     key,
-    label,
     resolve,
     used,
 )
+from earmark.testing.table import ANY, Row, expect, label
 
 __all__ = [
     "ANY",
@@ -70,7 +67,7 @@ class Stores:
     make: ClassVar[Any] = MemoryBackend
 
 
-class Table(rows.Table):
+class Table(table.Table):
     """A table that is played there."""
 
     def __init__(self, *, lease: float = 60.0, start: float = 0.0) -> None:

@@ -13,11 +13,11 @@ import pytest
 from earmark.streams import observe_stream
 from earmark.streams.detect import UNKNOWN, detect, factory
 from earmark.streams.dialect import Dialect
+from earmark.testing.streams.bodies import ALL, STREAMS
+from earmark.testing.streams.bodies.chunks import bare, chat, counts
+from earmark.testing.streams.bodies.shape import DONE, Event, Stream
 from earmark.usage import Usage
 from tests.scale import examples
-from tests.streams.bodies import ALL, STREAMS
-from tests.streams.bodies.chunks import bare, chat, counts
-from tests.streams.bodies.shape import DONE, Event, Stream
 from tests.streams.toys import Told, cut, generate
 
 by_name = pytest.mark.parametrize("stream", ALL, ids=lambda stream: stream.name)

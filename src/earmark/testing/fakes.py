@@ -28,6 +28,5 @@ def fake_redis_backend(
     from earmark.backends.redis import RedisBackend
 
     client = fakeredis.FakeAsyncRedis(server=server or fakeredis.FakeServer())
-    return RedisBackend(
-        client, clock=clock, lease=lease, **{"timeout": _TIMEOUT, "on_outage": "closed", **options}
-    )
+    settings: dict[str, Any] = {"timeout": _TIMEOUT, "on_outage": "closed", **options}
+    return RedisBackend(client, clock=clock, lease=lease, **settings)

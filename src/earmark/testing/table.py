@@ -29,9 +29,10 @@ def label(key: str, limit: Limit) -> str:
     """The name of one limit of one scope, as rows write it: "key.tpm"."""
     if limit.metric == "concurrency":
         return f"{key}.conc"
-    if limit.metric in _METRICS and limit.window in _WINDOWS:
-        return f"{key}.{_METRICS[limit.metric]}p{_WINDOWS[limit.window]}"
-    return f"{key}.{limit.metric}/{limit.window:g}"
+    window = limit.window or 0
+    if limit.metric in _METRICS and window in _WINDOWS:
+        return f"{key}.{_METRICS[limit.metric]}p{_WINDOWS[window]}"
+    return f"{key}.{limit.metric}/{window:g}"
 
 
 def expect(what: str, actual: object, expected: object) -> None:

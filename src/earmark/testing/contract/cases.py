@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -85,7 +85,7 @@ class Each(NamedTuple):
     values: tuple[tuple[Any, ...], ...]
 
 
-def each(names: str | tuple[str, ...], values: Sequence[Any]) -> Each:
+def each(names: str | tuple[str, ...], values: Iterable[Any]) -> Each:
     """One variant for each of the values; with several names a value is a tuple of so many."""
     if isinstance(names, str):
         return Each((names,), tuple((value,) for value in values))

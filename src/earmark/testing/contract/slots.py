@@ -6,7 +6,6 @@ import copy
 from typing import Any, Final
 
 import anyio
-import anyio.lowlevel
 
 from earmark.reservation import Reservation
 from earmark.testing.contract.cases import ALGORITHMS, Bench, Cases, each

@@ -108,13 +108,13 @@ _enforced = st.sampled_from((True, True, True, True, True, False))
 @st.composite
 def offers(draw: st.DrawFn) -> tuple[Offer, ...]:
     """Two or three scopes, each with some of the usual limits and up to three others."""
-    found = []
+    found: list[Offer] = []
     for key in draw(_keys):
         usual = draw(_usual)
         named = tuple((name, draw(amounts)) for name in NAMED if name in usual)
         offer = Offer(key, named, draw(algorithms), (), draw(_enforced))
         taken = {(line.metric, line.window, line.algorithm) for line in offer.place.lines}
-        also = []
+        also: list[Line] = []
         for line in draw(st.lists(_lines, max_size=3)):
             if (same := (line.metric, line.window, line.algorithm)) not in taken:
                 taken.add(same)
@@ -132,21 +132,34 @@ _hows = ("close", "cancel", "renew", "drop", "abandon", "cancel", "enter", "leav
 _ends = ("window", "lease", "retry", "window", "lease", "window", "keep", "reset")
 _waits = (1, 999_999, 100, 1, 20_000_000, 7_000_000, 250_000, -1, -70_000_000, 31_536_000_000_000)
 
+
+def _asked(tokens: int | Usage, chosen: tuple[int, ...]) -> PreCommit:
+    return PreCommit(chosen, tokens)
+
+
+def _named(name: int | None, lease: float | None, images: tuple[tuple[str, int], ...]) -> PreCommit:
+    return PreCommit((), 0, images, name, lease)
+
+
+def _both(asked: PreCommit, more: PreCommit) -> PreCommit:
+    return asked._replace(amounts=more.amounts, name=more.name, lease=more.lease)
+
+
+def _settled(used: int | Usage | tuple[tuple[str, int], ...], hold: int) -> Settle:
+    return Settle(hold, used)
+
+
+def _added(used: int | Usage, name: int | None, bare: bool, offer: int) -> Add:  # noqa: FBT001
+    return Add(offer, used, bare, name)
+
+
 pre_commits = st.builds(
-    lambda asked, more: asked._replace(amounts=more.amounts, name=more.name, lease=more.lease),
-    _all(lambda tokens, chosen: PreCommit(chosen, tokens), ASKS + ASKS + USAGES, several),
-    _all(
-        lambda name, lease, images: PreCommit((), 0, images, name, lease), _names, _leases, _images
-    ),
+    _both,
+    _all(_asked, ASKS + ASKS + USAGES, several),
+    _all(_named, _names, _leases, _images),
 )
-settles = _all(lambda used, hold: Settle(hold, used), ASKS + USAGES + MAPPINGS, HOLDS)
-adds = _all(
-    lambda used, name, bare, offer: Add(offer, used, bare, name),
-    (1, -3, *ASKS, *USAGES),
-    _names[:-1],
-    (False, True),
-    SMALL,
-)
+settles = _all(_settled, ASKS + USAGES + MAPPINGS, HOLDS)
+adds = _all(_added, (1, -3, *ASKS, *USAGES), _names[:-1], (False, True), SMALL)
 agains = _all(Again, HOLDS)
 finishes = _all(Finish, _hows, HOLDS)
 endings = _all(Finish, _hows[:-2], HOLDS)

@@ -248,6 +248,8 @@ class Driver(Player):
 
     def resolve(self, pair: Pair, verb: str, *arguments: Any) -> bool:
         """Resolve what is tested."""
+        if pair.handle is None:
+            fail("there is no handle any more")
         return bool(self._run(self.gateway.resolve(pair.handle, verb, *arguments)))
 
     def do_settle(self, step: do.Settle) -> None:

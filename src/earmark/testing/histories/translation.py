@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from earmark.limits import Limit, Limits, Scope
 from earmark.testing.histories.steps import Offer
-from earmark.testing.histories.values import SECOND, Line
+from earmark.testing.histories.values import SECOND, Line, Place
 
 T = TypeVar("T")
 
@@ -61,3 +61,8 @@ def first_when(us: int, true: Callable[[int], bool]) -> bool:
     """Whether `true` holds from `us` on and not one microsecond before (beyond 2**51: as near as a double tells)."""
     slack = 0 if us < EXACT else us >> 50
     return true(us + slack) and (us == 0 or not true(us - 1 - slack))
+
+
+def place_of(scope: Scope) -> Place:
+    """A scope in the model's words."""
+    return Place(scope.key, tuple(map(line_of, scope.limits)), scope.enforce)
