@@ -45,7 +45,7 @@ async def consume(body: Body, seen: list[Observed]) -> list[Any]:
     return got
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(400))
 @given(strategies.bodies())
 def _read(body: Body) -> None:
     """Read one, and look at what was told of it."""
@@ -64,8 +64,8 @@ def _read(body: Body) -> None:
 def test_any_body_passes_untouched_and_is_told_once() -> None:
     """B32, B39, C38-C43: in every dialect, however it is cut and however it ends; whole, its usage is the known one."""
     _read()
-    reached.require(0.05, {"stop", "error", "hang", "whole", "cut off"})
     if reached.histories >= 300:  # of fewer a share says nothing
+        reached.require(0.05, {"stop", "error", "hang", "whole", "cut off"})
         reached.require(0.003, {stream.dialect for stream in ALL})
 
 

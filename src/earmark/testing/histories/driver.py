@@ -149,7 +149,8 @@ class Driver(Player):
         got = [(d.key, line_of(d.limit), d.used, d.asked) for d in refused.denials]
         wanted = [(e.place.key, e.line, e.used, e.asked) for e in expected]
         expect("every limit that refused, used and asked (R1, R3)", got, wanted)
-        now, waits = self.model.now, []
+        now = self.model.now
+        waits: list[float] = []
         for denial, want in zip(refused.denials, expected, strict=True):
             key, line = want.place.key, want.line
             self.check_reset(key, line, denial.reset_after)
