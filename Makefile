@@ -13,6 +13,7 @@ help:
 	@echo 'make demo        run the gateway of examples/ in front of a provider stand-in (ARGS="--redis URL --recording PATH")'
 	@echo 'make test        run the tests (ARGS="-k name")'
 	@echo 'make test-long   run them with ten times as many random examples, and storms of a minute'
+	@echo 'make litellm     prepare the environment in which the LiteLLM hook is tested by make test'
 	@echo 'make lint        run ruff, mypy and pyright'
 	@echo 'make build       build the package, install it alone and import every public name'
 	@echo 'make clean       remove .venv and all caches'
@@ -53,6 +54,16 @@ redis-server:
 .PHONY: test
 test: $(VENV)/.group-test redis-server
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# LiteLLM's proxy pins much that nobody else needs, and takes minutes to install: where it is missing, the tests of its
+# hook are skipped, and the closing report of `make test` says so.
+.PHONY: litellm
+litellm: $(VENV)/litellm/.installed
+
+$(VENV)/litellm/.installed: tests/litellm/requirements.txt $(VENV)/.created
+	$(PYTHON) -m venv $(VENV)/litellm
+	$(VENV)/litellm/bin/python -m pip install --quiet --requirement $<
+	@touch $@
 
 .PHONY: test-long
 test-long: export EARMARK_PROFILE := long

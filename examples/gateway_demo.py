@@ -21,7 +21,7 @@ import httpx
 from gateway import scenes
 from gateway.app import Gateway
 from gateway.client import HOLD, User
-from gateway.provider import Provider
+from gateway.provider import stand_in
 from gateway.script import Script, built_in, recording
 from gateway.serving import serving
 from gateway.stores import memory, redis
@@ -41,14 +41,14 @@ async def play(script: Script, title: str, backend: Backend, clock: ManualClock)
     events: asyncio.Queue[Event] = asyncio.Queue()
     limiter = Limiter(backend, observers=[events.put_nowait])
     table = Table(limiter)
-    provider = Provider(script.body)
+    provider = stand_in(script.body)
     scopes = {
         "sk-alice": Scope("api_key:alice", script.limits),
         "sk-bob": Scope("api_key:bob", Limits(tpm=1_000_000, concurrency=1)),
         "sk-carol": Scope("api_key:carol", Limits(rpm=60, tpm=1_000)),
     }
     async with AsyncExitStack() as stack, AsyncExitStack() as provider_stack:
-        provider_url = await provider_stack.enter_async_context(serving(provider.app()))
+        provider_url = await provider_stack.enter_async_context(serving(provider))
         upstream = await stack.enter_async_context(_client(provider_url))
         app = Gateway(limiter, scopes, upstream).app()
         gateway_url = await stack.enter_async_context(serving(app))

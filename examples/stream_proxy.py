@@ -13,7 +13,7 @@ import asyncio
 from typing import Any, Final
 
 import httpx
-from gateway.answers import Streamed, rate_limited
+from gateway.answers import rate_limited
 from gateway.serving import serving
 from loopback import provider, streamed
 from starlette.applications import Starlette
@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark import Event, Limiter, Limits, RateLimited, Scope, ask_for_usage
+from earmark.contrib.asgi import ReservedStream
 
 ALICE: Final = Scope("api_key:alice", Limits(rpm=60, tpm=2_000, concurrency=4))
 HOLD: Final = 300
@@ -64,7 +65,7 @@ class Proxy:
             stream = reservation.stream(
                 response.aiter_raw(), aclose=response.aclose, hide_usage=asking is not body
             )
-            return Streamed(stream, media_type=response.headers["content-type"])
+            return ReservedStream(stream, media_type=response.headers["content-type"])
 
 
 async def main() -> None:

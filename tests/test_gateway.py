@@ -20,7 +20,7 @@ import httpx
 import pytest
 from starlette.requests import ClientDisconnect
 
-from earmark import Event, Limiter, Limits, MemoryBackend, RateLimited, Scope
+from earmark import Event, Limiter, Limits, MemoryBackend, Scope
 from earmark.testing import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -239,57 +239,6 @@ def test_c34_the_estimate_is_the_prompt_and_all_the_output_it_may_have(
     """A token for four characters, and n times the output; a body that says nothing gets a default."""
     body = {name: value for name, value in {**CHAT, **more}.items() if value is not None}
     assert app.ChatRequest.model_validate(body).estimate() == tokens
-
-
-@pytest.mark.parametrize(
-    ("limits", "now", "tokens", "headers", "words"),
-    [
-        # B3, B4: whole seconds, rounded up, never 0.
-        (Limits(rpm=1), 20.0, 0, {"retry-after": "40"}, "requests: 1 in 60 seconds"),
-        (Limits(rpm=1), 20.5, 0, {"retry-after": "40"}, "requests: 1 in 60 seconds"),
-        (Limits(rpm=1), 59.99, 0, {"retry-after": "1"}, "requests: 1 in 60 seconds"),
-        # B20: the limit that refuses longest speaks.
-        (
-            Limits(rph=1, tpm=100),
-            20.0,
-            90,
-            {"retry-after": "3580"},
-            "requests: 1 in 3600 seconds",
-        ),
-        # B55: no time can be named.
-        (Limits(concurrency=1), 20.0, 0, {}, "requests: 1 at a time"),
-        # B19: never.
-        (
-            Limits(rpm=1, tpm=80),
-            20.0,
-            90,
-            {"x-should-retry": "false"},
-            "tokens: 80 in 60 seconds. This request can never fit",
-        ),
-    ],
-)
-async def test_b55_what_a_refusal_says(
-    limits: Limits, now: float, tokens: int, headers: dict[str, str], words: str
-) -> None:
-    """A 429 of OpenAI's shape names the binding limit and when to come back, and nobody's key."""
-    limiter = Limiter(MemoryBackend(clock=ManualClock(now)))
-    scope = Scope("api_key:alice", limits)
-    async with await limiter.pre_commit(scope, tokens=min(tokens, 50)):
-        with pytest.raises(RateLimited) as refused:
-            await limiter.pre_commit(scope, tokens=tokens)
-    response = answers.rate_limited(refused.value)
-    assert response.status_code == 429
-    said = {
-        name: value
-        for name, value in response.headers.items()
-        if name in {"retry-after", "x-should-retry"}
-    }
-    assert said == headers
-    error = json.loads(response.body)["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
-    assert error["code"] == "rate_limit_exceeded"
-    assert words in error["message"]
-    assert "alice" not in response.body.decode()
 
 
 def http_scope(spec_version: str) -> dict[str, Any]:

@@ -224,3 +224,32 @@ async def test_r16_at_every_suspension_point(
             assert one.made or kind == "close"
             if kind in {"task", "scope"}:
                 await run(work, ((point, kind), (point + 1, "scope")), looks)
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_r16_the_block_is_left_while_an_attempt_is_on_its_way(first: bool) -> None:
+    """R16: what comes back too late is given back at once, and its caller told."""
+    scene = Scene()
+    once = scene.once()
+    raised: list[RuntimeError] = []
+
+    async def attempt() -> None:
+        try:
+            await once.attempt(P1)
+        except RuntimeError as error:
+            raised.append(error)
+
+    async with once, anyio.create_task_group() as tasks:
+        if not first:
+            await once.attempt(P2)
+        backend = scene.limiter._backend
+        assert isinstance(backend, Suspending)
+        gate = backend.gate("reserve", "after")
+        tasks.start_soon(attempt)
+        await gate.reached.wait()
+        await once.__aexit__(None, None, None)
+        gate.open()
+    assert len(raised) == 1
+    assert await scene.look(P1) == NOTHING
+    assert await scene.look(USER) == (NOTHING if first else KEPT)
+    assert not scene.memory.instant._book.open

@@ -34,8 +34,9 @@ from earmark import (
     ask_for_usage,
     usage_from_response,
 )
+from earmark.contrib.asgi import ReservedStream
 
-from .answers import Streamed, failed, rate_limited
+from .answers import failed, rate_limited
 
 COMPLETIONS: Final = "/v1/chat/completions"
 
@@ -134,7 +135,7 @@ class Gateway:
             stream = reservation.stream(
                 response.aiter_raw(), aclose=response.aclose, expected_choices=chat.n
             )
-            return Streamed(stream, media_type=media_type)
+            return ReservedStream(stream, media_type=media_type or "text/event-stream")
         async with aclosing(response):
             content = await response.aread()
         if response.status_code in UNBILLED:

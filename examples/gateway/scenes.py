@@ -6,9 +6,9 @@ import asyncio
 
 from earmark import Event
 from earmark.testing import ManualClock
+from earmark.testing.provider import Provider
 
 from .client import HOLD, User
-from .provider import Provider
 from .script import Script
 from .table import Table
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from earmark import Limits, Observed, observe_stream
+from earmark.testing.provider import Recorded
 
-from .provider import Body, recorded, spoken
+from .provider import spoken
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Script:
         limits: some under which a second request is refused.
     """
 
-    body: Body
+    body: Recorded
     half: int
     owed_half: int
     owed: int
@@ -46,7 +47,7 @@ async def recording(path: Path, hold: int) -> Script:
         OSError: the file cannot be read.
         ValueError: it is empty, or its name does not say what it is.
     """
-    body = recorded(path)
+    body = Recorded.load(path)
     half = len(body.content) // 2
     left, _ = await _observed(body.content[:half])
     marked, ended = await _observed(body.content)

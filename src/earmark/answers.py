@@ -7,8 +7,11 @@ and headers alike. Times are seconds as floats, whole microseconds rounded up.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from earmark.limits import Limit
+
+_put: Final = object.__setattr__  # how a frozen value is filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Denial:
         return text if self.retry_after is None else f"{text}, retry after {self.retry_after} s"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class LimitStatus:
     """One limit as a request found or left it.
 
@@ -63,6 +66,21 @@ class LimitStatus:
     remaining: int
     reset_after: float | None
     would_refuse: bool
+
+    # Made for every limit of every request whose headers are asked for, hence written out.
+    def __init__(
+        self,
+        limit: Limit,
+        used: int,
+        remaining: int,
+        reset_after: float | None,
+        would_refuse: bool,  # noqa: FBT001 - in the order of the fields
+    ) -> None:
+        _put(self, "limit", limit)
+        _put(self, "used", used)
+        _put(self, "remaining", remaining)
+        _put(self, "reset_after", reset_after)
+        _put(self, "would_refuse", would_refuse)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,10 @@ class Attempt(Reservation):
         msg = "an attempt has no token, since it is settled with what others share: use pre_commit for one that travels"
         raise RuntimeError(msg)
 
+    @property
+    def _is_instant(self) -> bool:
+        return super()._is_instant and self._shared.never_suspends
+
     async def _resolve(
         self,
         verb: Verb,

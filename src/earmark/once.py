@@ -261,7 +261,6 @@ class ReserveOnce:
         self._shared.note("abandon", NOTHING, NOTHING, leaves=True)
 
     def __del__(self) -> None:
-        # Dropped without having been left: what is open warns by itself (R15), and a stream that has an attempt
-        # has all.
+        # Dropped without having been left: what is open warns by itself (R15), and a stream may have the last word.
         if not self._over and self._shared is not None:
             self._shared.leave()

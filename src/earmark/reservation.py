@@ -18,10 +18,10 @@ from earmark.core.admission import statuses
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING, known_of
 from earmark.ending import Ending, after_stream
-from earmark.limits import CONCURRENCY, Scope
+from earmark.limits import Scope
 from earmark.moves import MOVES, Resolved, State
 from earmark.office import Office
-from earmark.shielding import finish
+from earmark.shielding import at_once, finish
 from earmark.usage import Usage
 
 if TYPE_CHECKING:
@@ -91,14 +91,7 @@ class Reservation:
         """Units by metric that are debited and not yet resolved; slots are not among them."""
         if self._state != "open" or not self._office.participants:
             return {}
-        asks = self._hold.asks
-        held: dict[str, int] = {}
-        for scope in self._hold.scopes:
-            for limit in scope.limits:
-                ask = asks.get(limit.metric, limit.unasked)
-                if ask is not None and limit.metric != CONCURRENCY:
-                    held[limit.metric] = ask
-        return held
+        return self._hold.debits
 
     @property
     def statuses(self) -> tuple[ScopeStatus, ...]:
@@ -230,9 +223,15 @@ class Reservation:
             msg = f"{self!r} cannot {purpose}: it is already {taken}"
             raise RuntimeError(msg)
 
-    def _stream_ended(self, observed: Observed) -> Coroutine[Any, Any, bool]:
+    @property
+    def _is_instant(self) -> bool:
+        """Whether resolving it now suspends nowhere, so that nobody needs a task for it."""
+        return self._office.instant and not self._office.desk.dropped
+
+    def _stream_ended(self, observed: Observed) -> Coroutine[Any, Any, bool] | bool:
         self._ending = after_stream(observed)
-        return self._resolve(*self._ending)
+        resolution = self._resolve(*self._ending)
+        return at_once(resolution) if self._is_instant else resolution
 
     def _stream_dropped(self, observed: Observed) -> None:
         self._drop(*after_stream(observed))

@@ -67,6 +67,23 @@ async def finish(work: Callable[..., Coroutine[Any, Any, Result]], *arguments: o
             del again  # as in `outlast`
 
 
+def at_once(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine that suspends nowhere, without a task and without a loop.
+
+    Raises:
+        RuntimeError: it has suspended.
+        Exception: what it raises.
+    """
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    work.close()
+    msg = f"{work!r} was to suspend nowhere"
+    raise RuntimeError(msg)
+
+
 async def together(*works: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run all of them at the same time, each to its end, whatever the others raise.
 

@@ -175,3 +175,62 @@ async def test_r14_nothing_of_a_once_is_left(shared_redis: RedisServer, namespac
                 assert len(client.keys(f"{namespace}:r:*")) == 2
                 assert all(client.pttl(key) > 0 for key in keys)
             assert client.keys(f"{namespace}:[rs]:*") == []
+
+
+async def test_a_reset_before_the_attempt_takes_nothing_from_it(
+    shared_redis: RedisServer, namespace: str
+) -> None:
+    """R6, DESIGN's readings: each part remembers which reset it came after, and gives back what it holds since."""
+    async with limiter_on(shared_redis, namespace) as limiter:
+        for scope in (USER, P1):
+            await limiter.add_tokens_post_stream(scope, 9)
+        await limiter.reset(USER, P1)
+        async with limiter.once(USER, tokens=50) as once:
+            attempt = await once.attempt(P1)
+            assert await attempt.cancel()
+            assert await looks(limiter) == [counted(1, 50, 1), NOTHING]
+            assert await once.cancel()
+        assert await looks(limiter) == [NOTHING, NOTHING]
+
+
+async def test_r16_an_attempt_that_was_never_sent_costs_no_message(
+    shared_redis: RedisServer, namespace: str, wires: Wires
+) -> None:
+    """R16: cancelled while it waited for its turn: neither part has to be taken back."""
+    async with limiter_on(shared_redis, namespace) as limiter:
+        await limiter.peek(USER)
+        before = wires.sent["EVALSHA"]
+        hold = wires.hold("sent")
+        looking = asyncio.create_task(looks(limiter))
+        await hold.reached.wait()
+        async with limiter.once(USER, tokens=50) as once:
+            asking = asyncio.create_task(once.attempt(P1))
+            await asyncio.sleep(0)
+            asking.cancel()
+            hold.open()
+            await asyncio.wait([asking])
+            assert asking.cancelled()
+        assert await looking == [NOTHING, NOTHING]
+        assert await looks(limiter) == [NOTHING, NOTHING]
+        assert wires.sent["EVALSHA"] == before + 2
+
+
+async def test_r9_a_reply_that_is_lost_for_good_takes_both_parts_back(
+    shared_redis: RedisServer, namespace: str, wires: Wires
+) -> None:
+    """R9: the store may have applied it, and cannot be reached: both parts are owed, and what was taken here stays."""
+    backend = RedisBackend.from_url(
+        shared_redis.url, namespace=namespace, clock=ManualClock(1_000.0), timeout=0.2
+    )
+    async with Limiter(backend) as limiter:
+        await limiter.add_tokens_post_stream("other", 1)
+        wires.hold("applied")  # for good: the reply is there, and nobody ever sees it
+        wires.hold("applied")
+        async with limiter.once(USER, tokens=50) as once:
+            attempt = await once.attempt(P1)
+            assert attempt.degraded
+            assert await attempt.settle_success(5)
+        async with asyncio.timeout(30):
+            while not limiter.health().available or limiter.health().owed:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0)
+        assert await looks(limiter) == [NOTHING, NOTHING]

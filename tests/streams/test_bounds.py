@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from earmark.streams import observe_stream
+from earmark.streams.detect import UNKNOWN, detect
 from earmark.streams.framing import Framing
 from earmark.streams.jsonvalues import JSONFramer
 from earmark.streams.undecided import Undecided
@@ -72,7 +73,7 @@ async def test_events_that_say_nothing_are_kept_up_to_a_size(item: Any) -> None:
 @pytest.mark.anyio
 async def test_the_names_of_events_are_counted_and_cut() -> None:
     """A name is no way round the bounds: of a long one its beginning is kept, and what is kept is counted."""
-    undecided = Undecided()
+    undecided = Undecided(detect, UNKNOWN)
     kept = 0
     while undecided.found is None:
         undecided.observe(PIECE, {"x": 1})
@@ -119,7 +120,7 @@ def test_the_size_of_an_event_is_measured_within_bounds() -> None:
     for _ in range(100_000):
         deep = [deep]
     for payload in (knot, {"x": deep}):
-        undecided = Undecided()
+        undecided = Undecided(detect, UNKNOWN)
         undecided.observe(None, payload)
         assert undecided.found is not None
 

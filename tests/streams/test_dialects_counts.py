@@ -17,6 +17,7 @@ from earmark.testing.streams.bodies.chunks import bare, chat, counts
 from earmark.testing.streams.bodies.gemini import gemini
 from earmark.testing.streams.bodies.shape import DONE, Event
 from earmark.usage import Usage
+from tests.streams import reading
 
 NO_COUNTS = [
     -1,
@@ -40,13 +41,7 @@ IDS = [f"{type(value).__name__} {index}" for index, value in enumerate(NO_COUNTS
 
 def read(name: str, *events: Event) -> Dialect:
     """The dialect after these events."""
-    dialect = factory(name)(1)
-    for event, data in events:
-        if isinstance(data, str):
-            dialect.observe_text(event, data)
-        else:
-            dialect.observe(event, data)
-    return dialect
+    return reading.read(factory(name)(1), events)
 
 
 @pytest.mark.parametrize("value", NO_COUNTS, ids=IDS)

@@ -12,11 +12,10 @@ from earmark.streams import detect as registry
 from earmark.streams import observe_stream
 from earmark.streams.detect import UNKNOWN, detect, factory, register
 from earmark.streams.dialect import Dialect
-from earmark.streams.openai import OpenAI
-from earmark.testing.streams.bodies import ALL
+from earmark.testing.streams.bodies import ALL, STREAMS
 from earmark.testing.streams.bodies.shape import Stream
 from earmark.usage import Usage
-from tests.streams.toys import Told, Toy, generate, sse
+from tests.streams.toys import Told, Toy, generate, run_now, sse
 
 SAY_NOTHING: list[tuple[str | None, Any]] = [
     (None, {}),
@@ -111,13 +110,41 @@ async def test_what_came_before_the_dialect_was_known_is_not_lost() -> None:
 
 
 def test_every_built_in_dialect_has_a_name() -> None:
-    """Whoever knows the provider names it; a provider of OpenAI's shape gives the last report the word."""
+    """Whoever knows the dialect names it; one of OpenAI's shape whose provider is unknown has a name as well."""
     for name in (*TELL, "openai"):
         assert factory(name)(1).name == name
-    for name in ("azure", "deepseek", "groq", "mistral", "openrouter", "perplexity", "vllm", "xai"):
-        assert isinstance(factory(name)(1), OpenAI)
-        assert factory(name)(1).name == "openai"
     assert UNKNOWN(1).name == "openai-compatible"
+
+
+PROVIDERS = (
+    "azure",
+    "deepseek",
+    "groq",
+    "mistral",
+    "moonshot",
+    "openrouter",
+    "perplexity",
+    "vercel",
+    "vllm",
+    "xai",
+)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_provider_is_no_dialect(provider: str) -> None:
+    """Who names a provider has whichever of its APIs is spoken; of OpenAI's shape the last report counts."""
+    reports = [{"prompt_tokens": 9, "completion_tokens": count} for count in (30, 3)]
+    chunks = [sse({"choices": [], "usage": report}) for report in reports]
+    seen = run_now([sse({"x": 1}), *chunks, sse("[DONE]")], provider)
+    assert (seen.dialect, seen.usage, seen.authoritative) == ("openai", Usage(9, 3), True)
+    assert run_now([sse({"x": 1})], provider).dialect == "openai"
+    spoken = ("openai-compatible", "openai-responses", "anthropic")
+    for stream in (stream for stream in STREAMS if stream.dialect in spoken):
+        seen = run_now([stream.sse()], provider, expected_choices=stream.n)
+        named = {"openai-compatible": "openai"}.get(stream.dialect, stream.dialect)
+        assert seen.dialect == named
+        if named != "openai":
+            assert (seen.usage, seen.authoritative) == (stream.usage, stream.authoritative)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
@@ -175,6 +202,7 @@ def test_the_built_in_dialects_are_dialects() -> None:
     """Each has what the protocol asks for, before it has read anything."""
     for name in (*TELL, "openai"):
         dialect: Dialect = factory(name)(1)
-        assert (dialect.usage, dialect.authoritative, dialect.ended) == (None, False, False)
+        assert (dialect.usage, dialect.ended) == (None, False)
+        assert not dialect.final(complete=True)
         assert (dialect.finished, dialect.error) == (False, None)
         assert isinstance(dialect.trigger, re.Pattern)

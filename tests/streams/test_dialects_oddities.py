@@ -63,7 +63,7 @@ def test_iterations_of_an_earlier_report_give_way_to_more(
     found = dialect.usage
     assert found is not None
     assert (found.input_tokens, found.output_tokens) == (usage.input_tokens, usage.output_tokens)
-    assert dialect.authoritative
+    assert dialect.final(complete=True)
 
 
 LARGE = "A" * 200_000

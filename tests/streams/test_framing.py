@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from earmark.streams.framing import Framing, recognise
-from earmark.streams.kept import TAIL, Kept, RawEvent, salvage
+from earmark.streams.kept import TAIL, Kept, RawEvent
 from earmark.streams.sse import PLAIN, SSEFramer, lone_cr
 from tests.scale import examples
 from tests.streams.toys import BROTLI, ZSTD, cut
@@ -441,57 +441,3 @@ def test_a_piece_costs_the_same_however_long_the_event() -> None:
         if len(kept) <= before:
             moved += TAIL
     assert moved <= 3 * TAIL
-
-
-SALVAGE: list[tuple[str, str | None, str, str, Any]] = [
-    (
-        "the type in the head",
-        None,
-        '{"type":"response.completed","response":{',
-        '"usage":{"input_tokens":5}}}',
-        ("response.completed", 5),
-    ),
-    (
-        "the name of the event",
-        "response.completed",
-        '{"response":{',
-        '"usage":{"input_tokens":5}}}',
-        ("response.completed", 5),
-    ),
-    (
-        "the last report with a count",
-        None,
-        "{",
-        '"usage":{"input_tokens":5},"usage":{"input_tokens":"x"}}',
-        (None, 5),
-    ),
-    (
-        "a cut report is none",
-        None,
-        "{",
-        '"usage":{"input_tokens":5},"usage":{"input_tokens":9',
-        (None, 5),
-    ),
-    ("text is no report", None, "{", r'"text":"\"usage\":{\"input_tokens\":5}"}', None),
-    ("no report", None, "{", '"metadata":{}}', None),
-    ("half a character", None, "{", '\udce9"usage" : {"input_tokens":5}}', (None, 5)),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "head", "tail", "expected"),
-    [row[1:] for row in SALVAGE],
-    ids=[row[0] for row in SALVAGE],
-)
-def test_the_usage_object_is_found_in_the_end(
-    name: str | None, head: str, tail: str, expected: Any
-) -> None:
-    """`response.completed` repeats the whole response and alone has the usage: its end is enough."""
-    payload = salvage(name, head.encode(), tail.encode("utf-8", "surrogateescape"))
-    if expected is None:
-        assert payload is None
-        return
-    assert payload is not None
-    kind, count = expected
-    assert payload.get("type") == kind
-    assert payload["usage"]["input_tokens"] == payload["response"]["usage"]["input_tokens"] == count

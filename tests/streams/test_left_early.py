@@ -12,9 +12,10 @@ from earmark.streams import ObservedStream, observe_stream
 from earmark.testing import ManualClock
 from earmark.testing.streams.bodies import ALL
 from earmark.testing.streams.bodies.gemini import gemini, tokens
+from earmark.testing.streams.bodies.others import chunk
 from earmark.testing.streams.bodies.shape import Event, Stream
 from earmark.usage import Usage
-from tests.streams.toys import Source, Told, consume, sse, take
+from tests.streams.toys import DONE, Source, Told, Toy, consume, sse, take
 
 pytestmark = pytest.mark.anyio
 
@@ -26,11 +27,12 @@ LATER: Final = [
     gemini(tokens(4, 16, total=20)),
     gemini(tokens(4, 26, total=30), "STOP"),
 ]
-# Vertex: counts on the last chunk alone, but a usage without any on the others.
+# Vertex: counts on the last chunk alone, and on the others a usage without any, or none at all.
 VERTEX: Final = [
     gemini({"trafficType": "ON_DEMAND"}),
     gemini(tokens(4, 26, total=30), "STOP"),
 ]
+SILENT: Final = [gemini(), gemini(tokens(4, 26, total=30), "STOP")]
 WHOLE: Final = Usage(4, 26, reported_total=30)
 
 
@@ -39,15 +41,20 @@ def items_of(events: list[Event], form: str) -> list[Any]:
     return [sse(data) if form == "bytes" else data for _, data in events]
 
 
-async def left(way: str, items: list[Any], taken: int, dialect: str | None = None) -> Told:
-    """Take so many items and leave in that way."""
+async def left(way: str, items: list[Any], taken: int, dialect: Any = None) -> Told:
+    """Take so many items and leave in that way, or be left by the provider: it fails, or says that it has failed."""
     told = Told()
-    ending: Any = OSError("reset") if way == "error" else "wait"
-    source = Source(items[:taken], ending)
+    in_band = way.startswith("in-band")
+    ending: Any = OSError("reset") if way == "error" else "stop" if in_band else "wait"
+    failure = {"error": {"code": 503, "message": "overloaded"}}
+    said: list[Any] = [failure, {"data": "[DONE]"}][: in_band + way.endswith("[DONE]")]
+    if type(items[0]) is bytes:
+        said = [sse(failure), DONE][: len(said)]
+    source = Source([*items[:taken], *said], ending)
     stream: list[ObservedStream[Any]] = [observe_stream(source, on_complete=told, dialect=dialect)]
     for _ in range(taken):
         await anext(stream[0])
-    assert not stream[0].observed.authoritative or items[0] != items_of(FIRST, "parsed")[0]
+    looked = stream[0].observed
     if way == "closed":
         await stream[0].aclose()
     elif way == "cancelled":
@@ -57,12 +64,17 @@ async def left(way: str, items: list[Any], taken: int, dialect: str | None = Non
             group.cancel_scope.cancel()
     elif way == "error":
         assert (await consume(stream[0]))[1] is ending
+    elif in_band:
+        assert (await consume(stream[0]))[0] == said
     stream.clear()
-    assert told.only.outcome == way
+    assert told.only.outcome == ("error" if in_band else way)
+    assert (told.only.usage, told.only.authoritative) == (looked.usage, looked.authoritative)
     return told
 
 
-WAYS = pytest.mark.parametrize("way", ["closed", "cancelled", "dropped", "error"])
+WAYS = pytest.mark.parametrize(
+    "way", ["closed", "cancelled", "dropped", "error", "in-band", "in-band, then [DONE]"]
+)
 FORMS = pytest.mark.parametrize("form", ["bytes", "parsed"])
 
 
@@ -80,19 +92,22 @@ async def test_b65_a_finish_reason_on_every_chunk_finishes_nothing(
 
 @WAYS
 @FORMS
-@pytest.mark.parametrize("events", [LATER, VERTEX], ids=["ai studio", "vertex"])
+@pytest.mark.parametrize(
+    "events", [LATER, VERTEX, SILENT], ids=["ai studio", "vertex", "old vertex"]
+)
+@pytest.mark.parametrize("dialect", [None, "gemini"])
 async def test_a_finish_reason_after_chunks_without_one_is_the_end(
-    way: str, form: str, events: list[Event]
+    way: str, form: str, events: list[Event], dialect: str | None
 ) -> None:
     """Whoever leaves between the last chunk and the end of the source has the final report."""
-    told = await left(way, items_of(events, form), len(events))
+    told = await left(way, items_of(events, form), len(events), dialect)
     assert (told.only.usage, told.only.authoritative) == (WHOLE, True)
-    told = await left(way, items_of(events, form), len(events) - 1)
+    told = await left(way, items_of(events, form), len(events) - 1, dialect)
     assert not told.only.authoritative
 
 
 @FORMS
-@pytest.mark.parametrize("events", [FIRST, FIRST[2:], LATER, VERTEX])
+@pytest.mark.parametrize("events", [FIRST, FIRST[2:], LATER, VERTEX, SILENT])
 async def test_read_to_its_end_the_last_report_is_final(form: str, events: list[Event]) -> None:
     """The source itself says that no more comes."""
     told = Told()
@@ -169,21 +184,62 @@ async def test_of_openai_s_shape_the_end_makes_it_final(
     assert (told.only.usage, told.only.authoritative) == (Usage(9, 500), True)
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["left", "in-band"])
 @pytest.mark.parametrize("events", [RUNNING, FINISHING], ids=["running", "finishing"])
 @pytest.mark.parametrize("taken", [1, 2, 3])
-async def test_b65_a_reservation_keeps_its_hold(events: list[Event], taken: int) -> None:
+async def test_b65_a_reservation_keeps_its_hold(
+    events: list[Event], taken: int, *, fails: bool
+) -> None:
     """B65: what is debited is the larger of the hold and of what was reported until then."""
     limiter, alice = Limiter(MemoryBackend(clock=ManualClock())), Scope("alice", Limits(tpm=10_000))
     reservation = await limiter.pre_commit(alice, tokens=300)
-    stream = reservation.stream(Source(items_of(events, "bytes"), "wait"))
-    for _ in range(taken):
+    items = items_of(events[:taken], "bytes")
+    if fails:
+        items.append(sse({"error": {"message": "overloaded"}}))
+    stream = reservation.stream(Source(items, "stop" if fails else "wait"))
+    for _ in items:
         await anext(stream)
+    if fails:
+        assert await consume(stream) == ([], None)
     await stream.aclose()
     (status,) = await limiter.peek(alice)
     assert (reservation.state, status["tokens"].used) == ("closed", 300 if taken < 3 else 509)
 
 
 # ---------------------------------------------------------------- every dialect
+
+
+WRAPPED: Final = {"running": RUNNING, "finishing": FINISHING, "usual": USUAL}
+
+
+@WAYS
+@pytest.mark.parametrize("how", ["parsed", "bytes", "base64"])
+@pytest.mark.parametrize("events", WRAPPED)
+@pytest.mark.parametrize("taken", [1, 2, 3])
+async def test_b65_an_envelope_changes_nothing(way: str, how: str, events: str, taken: int) -> None:
+    """B65: Bedrock's stream of a model's own events is left as those are without Bedrock."""
+    bare = items_of(WRAPPED[events], "parsed")
+    wrapped = [chunk(native, how)[1] for native in bare]
+    one, other = await left(way, bare, taken, "openai"), await left(way, wrapped, taken)
+    assert (other.only.usage, other.only.authoritative) == (one.only.usage, one.only.authoritative)
+    assert other.only.dialect == "bedrock"
+
+
+class Running(Toy):
+    """A dialect of a user's own in which only the end makes a report final."""
+
+    def final(self, *, complete: bool) -> bool:
+        return complete and self.usage is not None
+
+
+@WAYS
+async def test_b65_a_dialect_of_one_s_own_says_what_the_end_is_for(way: str) -> None:
+    """B65: the protocol has what the built-in ones have: a report that the end alone makes final."""
+    items: list[Any] = [{"usage": {"in": 9, "out": 3}}]
+    assert not (await left(way, items, 1, Running)).only.authoritative
+    told = Told()
+    await consume(observe_stream(Source(items), on_complete=told, dialect=Running))
+    assert told.only.authoritative
 
 
 @pytest.mark.parametrize("stream", ALL, ids=lambda stream: stream.name)

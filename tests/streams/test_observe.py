@@ -310,11 +310,12 @@ async def test_compressed(
 
 
 async def test_an_event_above_the_limit() -> None:
-    """An event that is longer than `max_event` passes through, and its end is searched for the usage."""
+    """An event that is longer than `max_event` passes through, and its two ends are read."""
     big = b'data: {"pad": "' + b"x" * 200_000 + b'", "usage": {"in": 9, "out": 3}}\n\n'
     seen = await run(cut(big + DONE, range(0, 200_000, 999)), max_event=10_000)
     assert (seen.usage, seen.outcome) == (Usage(9, 3), "end")
-    hidden = b'data: {"usage": {"in": 9, "out": 3}, "pad": "' + b"x" * 200_000 + b'"}\n\n'
+    pad = b'"pad": "' + b"x" * 100_000 + b'"'
+    hidden = b"data: {" + pad + b', "usage": {"in": 9, "out": 3}, ' + pad + b"}\n\n"
     assert (await run([hidden, DONE], max_event=10_000)).usage is None
 
 

@@ -77,7 +77,7 @@ class Awkward(Toy):
     def observe_text(self, event: str | None, data: str) -> None:
         raise UnicodeError("text")
 
-    def text_length(self, event: str | None, payload: Any) -> int:
+    def text_length(self, event: str | None, data: Any) -> int:
         raise MemoryError("length")
 
     def only_usage(self, event: str | None, payload: Any) -> bool:
@@ -90,13 +90,13 @@ WRONG: list[Callable[[int], Any]] = [
     Text,
     Without,
     Awkward,
-    *(raising(name) for name in ("usage", "authoritative", "ended", "finished", "error")),
+    *(raising(name) for name in ("usage", "final", "ended", "finished", "error")),
 ]
 BY_NAME = pytest.mark.parametrize(
     "dialect",
     WRONG,
     ids=["usage", "kind", "text", "no pattern", "all"]
-    + [f"raises for {name}" for name in ("usage", "authoritative", "ended", "finished", "error")],
+    + [f"raises for {name}" for name in ("usage", "final", "ended", "finished", "error")],
 )
 
 

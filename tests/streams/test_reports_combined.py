@@ -42,7 +42,7 @@ def test_b38_a_report_is_final_once_every_choice_has_said_what_it_came_to(
     for chunk in chunks[:-1]:
         dialect.observe(None, chunk)
     dialect.observe(None, chunks[-1])
-    assert dialect.authoritative is authoritative
+    assert dialect.final(complete=True) is authoritative
 
 
 def test_c38_a_second_message_in_one_stream_is_not_finished_by_the_first() -> None:
@@ -56,10 +56,10 @@ def test_c38_a_second_message_in_one_stream_is_not_finished_by_the_first() -> No
     }
     for payload in (start, stop):
         dialect.observe(None, payload)
-    assert dialect.authoritative
+    assert dialect.final(complete=True)
     dialect.observe(None, start)
     dialect.observe(None, {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 2}})
-    assert not dialect.authoritative
+    assert not dialect.final(complete=True)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from earmark.testing.streams.bodies.chunks import counts, details
 from earmark.testing.streams.bodies.gemini import tokens
 from earmark.testing.streams.bodies.shape import Stream
 from earmark.usage import Usage
+from tests.streams.reading import read
 
 # The whole answer to the request of each of these streams.
 TWINS: dict[str, dict[str, Any]] = {
@@ -233,9 +234,8 @@ def test_a_whole_response_tells_its_dialect(name: str) -> None:
 def test_a_whole_response_is_final(name: str) -> None:
     """B38 holds for whole bodies too: the one report is the last word."""
     (stream,) = (stream for stream in STREAMS if stream.name == name)
-    dialect = factory(stream.dialect)(stream.n)
-    dialect.observe(None, TWINS[name])
-    assert dialect.authoritative
+    dialect = read(factory(stream.dialect)(stream.n), [(None, TWINS[name])])
+    assert dialect.final(complete=True)
     assert dialect.finished
 
 

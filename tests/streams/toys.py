@@ -47,8 +47,11 @@ class Toy:
         elif data == "[DONE]":
             self.ended = self.finished = True
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        return len(payload.get("say", ""))
+    def final(self, *, complete: bool) -> bool:
+        return self.authoritative
+
+    def text_length(self, event: str | None, data: Mapping[str, Any] | str) -> int | None:
+        return 0 if isinstance(data, str) else len(data.get("say", ""))
 
     def only_usage(self, event: str | None, payload: Mapping[str, Any]) -> bool:
         return set(payload) == {"usage"}

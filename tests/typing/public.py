@@ -24,6 +24,7 @@ from earmark import (
     ObservedStream,
     RateLimited,
     Reservation,
+    ReserveOnce,
     Scope,
     ScopeStatus,
     Usage,
@@ -31,6 +32,7 @@ from earmark import (
     usage_from_response,
 )
 from earmark.backends import Backend
+from earmark.http import Answer, answer_to, rate_limit_headers
 from earmark.testing import ManualClock
 
 
@@ -82,6 +84,22 @@ async def life(backend: Backend, usage: Usage) -> None:
         await limiter.settle_success(reservation, 3.5)  # type: ignore[arg-type]
 
 
+async def attempts(limiter: Limiter, scope: Scope, source: AsyncIterator[bytes]) -> None:
+    """An attempt is a reservation."""
+    once = limiter.once(scope, tokens=5, lease=10.0)
+    assert_type(once, ReserveOnce)
+    assert_type(once.refused, RateLimited | None)
+    async with once as entered:
+        assert_type(entered, ReserveOnce)
+        reservation: Reservation = await once.attempt(scope)
+        assert_type(reservation.stream(source), ObservedStream[bytes])
+        assert_type(await limiter.settle_success(reservation, 5), bool)
+        assert_type(rate_limit_headers(reservation, "ietf"), dict[str, str])
+        await once.attempt("p1")  # type: ignore[arg-type]
+    assert_type(await once.cancel(), bool)
+    limiter.once(scope, request_id="a")  # type: ignore[call-arg]
+
+
 async def refusal(limiter: Limiter, scope: Scope) -> float | None:
     """A refusal carries its data."""
     try:
@@ -90,6 +108,8 @@ async def refusal(limiter: Limiter, scope: Scope) -> float | None:
     except RateLimited as refused:
         assert_type(refused.denials, tuple[Denial, ...])
         assert_type(refused.retryable, bool)
+        assert_type(answer_to(refused, "anthropic"), Answer)
+        answer_to(refused, "soap")  # type: ignore[arg-type]
         return assert_type(refused.retry_after, float | None)
     return None
 

@@ -46,10 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
         policies = Policies.load(arguments.file)
         applying = [] if arguments.tenant is None else _applying(policies, arguments)
     except ValueError as error:  # a PolicyError, or a tenant or a model that is no key
-        print(error, file=sys.stderr)  # noqa: T201 - a command's answer
+        print(error, file=sys.stderr)
         return 1
     lines = [repr(policies).strip("<>"), *applying]
-    print("\n".join(lines))  # noqa: T201
+    print("\n".join(lines))
     return 0
 
 

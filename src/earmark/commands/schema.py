@@ -17,5 +17,5 @@ def run(_: argparse.Namespace) -> int:
     """Print it."""
     from earmark.policies import schema
 
-    print(json.dumps(schema(), indent=2))  # noqa: T201 - a command's answer
+    print(json.dumps(schema(), indent=2))
     return 0

@@ -74,27 +74,26 @@ def statuses(
 
     `would_refuse` judges these asks; without asks, one that asks for nothing.
     """
-    found: dict[str, list[LimitStatus]] = {scope.key: [] for scope in scopes}
-    for scope, limit, state, ask in _walk(scopes, asks or {}, seen):
-        found[scope.key].append(_status(limit, state, ask, at, debited=asks is not None))
-    return tuple(ScopeStatus(key, tuple(limits)) for key, limits in found.items())
-
-
-def _status(limit: Limit, state: object, ask: int | None, at: int, *, debited: bool) -> LimitStatus:
-    algorithm = algorithm_of(limit)
-    used = algorithm.used(limit, state, at, at)
-    judged = ask if debited else 0
-    would_refuse = judged is not None and not admits(limit, used, judged)
-    if debited and ask is not None:
-        state = algorithm.debit(limit, state, ask, at)
-        used = algorithm.used(limit, state, at, at)
-    return LimitStatus(
-        limit=limit,
-        used=used,
-        remaining=max(limit.capacity - used, 0),
-        reset_after=_seconds_until(algorithm.resets_at(limit, state, at), at),
-        would_refuse=would_refuse,
-    )
+    states = iter(seen)
+    found: list[ScopeStatus] = []
+    for scope in scopes:
+        limits = []
+        for limit in scope.limits.all:
+            state: Any = next(states)
+            ask = 0 if asks is None else asks.get(limit.metric, limit.unasked)
+            rules = algorithm_of(limit)
+            used = rules.used(limit, state, at, at)
+            would_refuse = ask is not None and not admits(limit, used, ask)
+            if asks is not None and ask is not None:
+                state = rules.debit(limit, state, ask, at)
+                used = rules.used(limit, state, at, at)
+            remaining = limit.capacity - used
+            resets_at = rules.resets_at(limit, state, at)
+            reset_after = None if resets_at is None else (resets_at - at) / MICROSECONDS
+            left = max(0, remaining)
+            limits.append(LimitStatus(limit, used, left, reset_after, would_refuse))
+        found.append(ScopeStatus(scope.key, tuple(limits)))
+    return tuple(found)
 
 
 def _walk(

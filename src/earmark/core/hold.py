@@ -7,7 +7,7 @@ from typing import Literal
 
 from earmark.core.admission import States
 from earmark.ids import Id, name_of
-from earmark.limits import REQUESTS, Scope
+from earmark.limits import CONCURRENCY, REQUESTS, Scope
 from earmark.usage import TOKEN_METRICS
 
 Verb = Literal["settle", "close", "abandon", "cancel", "withdraw"]
@@ -75,6 +75,17 @@ class Hold:
     def degraded(self) -> bool:
         """Whether it was taken without the store."""
         return hasattr(self, "place")
+
+    @property
+    def debits(self) -> Mapping[str, int]:
+        """Units by metric that were debited; slots are not among them."""
+        return {
+            limit.metric: ask
+            for scope in self.scopes
+            for limit in scope.limits
+            if limit.metric != CONCURRENCY
+            and (ask := self.asks.get(limit.metric, limit.unasked)) is not None
+        }
 
     @property
     def judged(self) -> tuple[Scope, ...]:

@@ -44,15 +44,15 @@ class _Across(NamedTuple):
     def scope(self, values: Mapping[str, str | None]) -> Scope | None:
         """The scope of a request with these values; None where it is not concerned.
 
-        An empty value is no value: nobody shares a limit with all who have none (C67).
+        Nobody shares a limit with all who have no value (C67).
         """
         model = values["model"]
-        if self.matcher is not None and not (model and self.matcher.meets(model)):
+        if self.matcher is not None and (model is None or not self.matcher.meets(model)):
             return None
         parts: list[str] = []
         for name in self.by:
             value = values.get(name)
-            if not value:
+            if value is None:
                 return None
             parts.append(value)
         return Scope(scope_key(self.own, parts), self.limits, self.enforce)

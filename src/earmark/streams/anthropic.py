@@ -21,8 +21,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from earmark.streams.counts import Counts, items_of, length_of, mapping_of, total_of, whole
-from earmark.streams.reader import Reader
+from earmark.streams.counts import Counts, items_of, mapping_of, total_of, whole
+from earmark.streams.reader import Generated, Reader
 from earmark.usage import Usage
 
 _FIELDS: Final = (
@@ -31,7 +31,6 @@ _FIELDS: Final = (
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
 )
-_TEXTS: Final = ("text", "thinking", "partial_json")
 
 
 class Anthropic(Reader):
@@ -42,7 +41,7 @@ class Anthropic(Reader):
         rb'"(?:message(?:_start|_delta|_stop)?"|error"|stop_reason"\s*:\s*")'
     )
 
-    __slots__ = ("_final", "_iterations", "_latest", "_thinking")
+    __slots__ = ("_iterations", "_latest", "_thinking")
 
     def __init__(self, expected_choices: int = 1) -> None:
         super().__init__(expected_choices)
@@ -107,9 +106,8 @@ class Anthropic(Reader):
             self._thinking,
         )
 
-    @property
-    def authoritative(self) -> bool:
-        """True once the cumulative output and the reason to stop are there."""
+    def final(self, *, complete: bool) -> bool:
+        """Whether the cumulative output and the reason to stop are there."""
         return self._final and bool(self.reasons or self.ended)
 
     @property
@@ -117,14 +115,8 @@ class Anthropic(Reader):
         """Whether the source may stop here: a stop reason is the end, `message_stop` only says so again."""
         return self.ended or bool(self.reasons)
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of text, thinking and tool input; of a whole message, of its blocks."""
-        delta = mapping_of(payload.get("delta"))
-        length = sum(length_of(delta.get(name)) for name in _TEXTS)
-        length += length_of(payload.get("completion"))
-        for block in items_of(payload.get("content")):
-            length += sum(length_of(mapping_of(block).get(name)) for name in _TEXTS)
-        return length
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        return payload.get("delta"), payload.get("content"), payload.get("completion")
 
 
 def _usage_of(fields: Mapping[str, int]) -> Usage | None:

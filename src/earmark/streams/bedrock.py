@@ -7,6 +7,9 @@ stream. The source may stop after `messageStop`, with no usage known. The input 
 two may disagree (Claude 3.5 with tools); they are never added up. The native report is the usage wherever it is
 final by the rules of its own dialect; the metrics stand in for one that is not, and are final themselves. Their
 input excludes caches too. Models with counters of their own (Llama, Titan) report the last of each.
+
+Whose events they are is found out from the first of them, and from then on the dialect of those reads the stream:
+it is the very reader that reads them without Bedrock, and only takes them out of their envelope first.
 """
 
 from __future__ import annotations
@@ -18,10 +21,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from earmark.streams.anthropic import Anthropic
-from earmark.streams.counts import Counts, items_of, length_of, mapping_of, whole
+from earmark.streams.counters import TwoCounters
+from earmark.streams.counts import Counts, items_of, mapping_of, whole
+from earmark.streams.dialect import DialectFactory
 from earmark.streams.jsontext import loaded
 from earmark.streams.openai import OpenAI
-from earmark.streams.reader import Reader
+from earmark.streams.reader import Generated, Reader
+from earmark.streams.undecided import Undecided
 from earmark.usage import Usage
 
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
@@ -34,88 +40,13 @@ _CONVERSE: Final = (
     "metadata",
     "output",
 )
-
-
-class Bedrock(Reader):
-    """The reader of either API: an event with a `chunk` is one of InvokeModel."""
-
-    name: ClassVar[str] = "bedrock"
-    trigger: ClassVar[re.Pattern[bytes]] = re.compile(
-        # With what the native events have outside of a `chunk`, where somebody else has unwrapped them.
-        rb'"(?:messageStop"|metadata"|chunk"|usage"|\w+Exception"|error"|message(?:_start|_delta|_stop)?"'
-        rb'|(?:prompt|generation)_token_count"|inputTextTokenCount"|results"|stopReason"'
-        rb'|(?:stop|finish)_reason"\s*:\s*")'
-    )
-
-    __slots__ = ("_inner", "_metrics")
-
-    def __init__(self, expected_choices: int = 1) -> None:
-        super().__init__(expected_choices)
-        self._inner: Reader | None = None
-        self._metrics: Usage | None = None
-
-    def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
-        """Take in one event of either stream, or a whole response of Converse."""
-        self._note_exception(payload)
-        native = _native(payload)
-        if native is payload:
-            self._note_error(event, payload)
-        if not native:
-            return
-        if self._inner is None:
-            self._inner = _reader_of(native, self._expected)
-        if self._inner is not None:
-            self._inner.observe(event, native)
-            self.reasons = self._inner.reasons
-            self.error = self.error or self._inner.error
-            self.ended = self.ended or self._inner.ended
-        metrics = mapping_of(native.get(_METRICS))
-        if metrics:
-            self._metrics = _bedrock_usage(self.counts, metrics)
-            self.ended = True
-
-    def _note_exception(self, payload: Mapping[str, Any]) -> None:
-        for name, value in payload.items():
-            if name.endswith("Exception"):
-                self._fail(mapping_of(value).get("message") or name)
-
-    @property
-    def usage(self) -> Usage | None:
-        """The native report where it is final, else the metrics, else what the native events said."""
-        native = self._inner.usage if self._inner is not None else None
-        if self._inner is not None and self._inner.authoritative:
-            return native
-        return self._metrics or native
-
-    @property
-    def authoritative(self) -> bool:
-        """True once one of the two sources has given its final report."""
-        if self._inner is not None and self._inner.authoritative:
-            return True
-        return self._metrics is not None and self._metrics.output_tokens is not None
-
-    @property
-    def finished(self) -> bool:
-        """Whether the source may stop here, by the native events' own rules."""
-        return self.ended or (self._inner is not None and self._inner.finished)
-
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """What the native dialect counts."""
-        native = _native(payload)
-        inner = self._inner or _reader_of(native, self._expected)
-        return inner.text_length(event, native) if inner is not None else 0
+_COUNTED: Final = ("generation", "outputText", "inputTextTokenCount")
 
 
 class Converse(Reader):
     """The events of ConverseStream, which Nova's native stream shares, and Converse's whole response."""
 
-    name: ClassVar[str] = "bedrock"
-
-    __slots__ = ("_report",)
-
-    def __init__(self, expected_choices: int = 1) -> None:
-        super().__init__(expected_choices)
-        self._report: Usage | None = None
+    __slots__ = ()
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
         """Take in one event, or a whole response."""
@@ -125,40 +56,18 @@ class Converse(Reader):
         usage = _bedrock_usage(self.counts, mapping_of(report))
         if usage is not None:
             self._report = usage
-            self.ended = True
+            self._final = self.ended = True
         self._note_error(event, payload)
 
-    @property
-    def usage(self) -> Usage | None:
-        """The one report."""
-        return self._report
-
-    @property
-    def authoritative(self) -> bool:
-        """True once the report is there, and says what came out."""
-        return self._report is not None and self._report.output_tokens is not None
-
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of text, of tool input and of reasoning."""
-        delta = mapping_of(mapping_of(payload.get("contentBlockDelta")).get("delta"))
-        return (
-            length_of(delta.get("text"))
-            + length_of(mapping_of(delta.get("toolUse")).get("input"))
-            + length_of(mapping_of(delta.get("reasoningContent")).get("text"))
-        )
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        said = mapping_of(payload.get("contentBlockDelta"))
+        return said.get("delta"), mapping_of(payload.get("output")).get("message")
 
 
-class Counters(Reader):
+class Counters(TwoCounters):
     """Native events of models that only keep counters: Llama's and Titan's."""
 
-    name: ClassVar[str] = "bedrock"
-
-    __slots__ = ("_input", "_output")
-
-    def __init__(self, expected_choices: int = 1) -> None:
-        super().__init__(expected_choices)
-        self._input: int | None = None
-        self._output: int | None = None
+    __slots__ = ()
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
         """Take in one event, or a whole response; Titan's has its output in a list of results."""
@@ -173,34 +82,112 @@ class Counters(Reader):
             self._output = self._output if made is None else made
         self._note_error(event, payload)
 
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        results = [
+            mapping_of(result).get("outputText") for result in items_of(payload.get("results"))
+        ]
+        return payload.get("generation"), payload.get("outputText"), results
+
+
+class _Enveloped(Reader):
+    """What all streams of Bedrock have, whosever events are in them: envelopes, exceptions and metrics.
+
+    Put before the reader of the native events, which does all else.
+    """
+
+    name: ClassVar[str] = "bedrock"
+    trigger: ClassVar[re.Pattern[bytes]] = re.compile(
+        # With what the native events have outside of a `chunk`, where somebody else has unwrapped them.
+        rb'"(?:messageStop"|metadata"|chunk"|usage"|\w+Exception"|error"|message(?:_start|_delta|_stop)?"'
+        rb'|(?:prompt|generation)_token_count"|inputTextTokenCount"|stopReason"'
+        rb'|(?:stop|finish)_reason"\s*:\s*")'
+    )
+
+    def __init__(self, expected_choices: int = 1) -> None:
+        super().__init__(expected_choices)
+        self._metrics: Usage | None = None
+
+    def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
+        """Take in one event of either stream, or a whole response of Converse."""
+        for name in _exceptions(payload):
+            self._fail(mapping_of(payload[name]).get("message") or name)
+        native = _native(payload)
+        super().observe(event, native)
+        metrics = mapping_of(native.get(_METRICS))
+        if metrics:
+            self._metrics = _bedrock_usage(self.counts, metrics)
+            self.ended = True
+
+    def only_usage(self, event: str | None, payload: Mapping[str, Any]) -> bool:
+        """Whether the native event is there for its usage alone."""
+        return super().only_usage(event, _native(payload))
+
     @property
     def usage(self) -> Usage | None:
-        """The last of each counter. These models have no cache, so nothing was read from one."""
-        if self._input is None and self._output is None:
-            return None
-        return Usage(self._input, self._output, 0, 0)
+        """The native report where it is final, else the metrics, else what the native events said."""
+        native = super().usage
+        return native if super().final(complete=True) else self._metrics or native
 
-    @property
-    def authoritative(self) -> bool:
-        """True once the model has finished and its output is counted."""
-        return self._all_finished() and self._output is not None
+    def final(self, *, complete: bool) -> bool:
+        """Whether one of the two sources has given its final report."""
+        if super().final(complete=complete):
+            return True
+        return self._metrics is not None and self._metrics.output_tokens is not None
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of what was generated."""
-        return length_of(payload.get("generation")) + length_of(payload.get("outputText"))
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        if _exceptions(payload):
+            return ()
+        native = _native(payload)
+        return super()._generated(event, native) if native else None
 
 
-def _reader_of(native: Mapping[str, Any], expected_choices: int) -> Reader | None:
+class _Converse(_Enveloped, Converse):
+    pass
+
+
+class _OpenAI(_Enveloped, OpenAI):
+    pass
+
+
+class _Counters(_Enveloped, Counters):
+    pass
+
+
+class _Anthropic(_Enveloped, Anthropic):
+    pass
+
+
+class _Unknown(_Enveloped):
+    """Of a model that nobody knows: its metrics count all the same."""
+
+
+class Bedrock(Undecided):
+    """A stream of either API, of which it is not known yet whose events are in it."""
+
+    name: ClassVar[str] = "bedrock"
+
+    __slots__ = ()
+
+    def __init__(self, expected_choices: int = 1) -> None:
+        super().__init__(_reader_of, _Unknown)
+
+
+def _reader_of(event: str | None, data: Mapping[str, Any] | str) -> DialectFactory | None:  # noqa: ARG001 - names say nothing here
     """The dialect of the native events; None where this one does not tell, as an error does not."""
+    native: Mapping[str, Any] = {} if isinstance(data, str) else _native(data)
     if any(name in native for name in _CONVERSE):
-        return Converse(expected_choices)
+        return _Converse
     if "choices" in native:
-        return OpenAI(expected_choices)
-    if "generation" in native or "outputText" in native or "inputTextTokenCount" in native:
-        return Counters(expected_choices)
+        return _OpenAI
+    if any(name in native for name in _COUNTED):
+        return _Counters
     if isinstance(native.get("type"), str) or "completion" in native:
-        return Anthropic(expected_choices)
-    return None
+        return _Anthropic
+    return _Unknown if _METRICS in native else None
+
+
+def _exceptions(payload: Mapping[str, Any]) -> list[str]:
+    return [name for name in payload if name.endswith("Exception")]
 
 
 def _bedrock_usage(counts: Counts, report: Mapping[str, Any]) -> Usage | None:

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from earmark.streams.counts import Counts, length_of, mapping_of, says_output
-from earmark.streams.reader import Reader, text_of
+from earmark.streams.counts import Counts, mapping_of
+from earmark.streams.reader import Generated, Reader, text_of
 from earmark.usage import Usage
 
 
@@ -25,11 +25,7 @@ class Cohere(Reader):
         rb'"(?:message-end"|stream-end"|error"|finish_reason"\s*:\s*"|(?:usage|meta)"\s*:\s*\{)'
     )
 
-    __slots__ = ("_report",)
-
-    def __init__(self, expected_choices: int = 1) -> None:
-        super().__init__(expected_choices)
-        self._report: Usage | None = None
+    __slots__ = ()
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
         """Take in one event, or a whole response."""
@@ -47,31 +43,16 @@ class Cohere(Reader):
         usage = _usage_of(self.counts, report)
         if usage is not None:
             self._report = usage
+        self._final = self.finished
         self._note_error(event, payload)
 
-    @property
-    def usage(self) -> Usage | None:
-        """The one report."""
-        return self._report
-
-    @property
-    def authoritative(self) -> bool:
-        """True once the report is there: it comes with the end."""
-        return self.finished and self._report is not None and says_output(self._report)
-
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of text, thinking, plan and tool arguments."""
-        message = mapping_of(mapping_of(payload.get("delta")).get("message"))
-        content = mapping_of(message.get("content"))
-        call = mapping_of(mapping_of(message.get("tool_calls")).get("function"))
-        texts = (
-            content.get("text"),
-            content.get("thinking"),
-            message.get("tool_plan"),
-            call.get("arguments"),
-            payload.get("text") if payload.get("event_type") == "text-generation" else None,
-        )
-        return sum(length_of(text) for text in texts)
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        kind = payload.get("event_type")
+        if kind is None:
+            return (mapping_of(payload.get("delta")).get("message"),)
+        # v1 repeats everything in other events.
+        said = kind in ("text-generation", "tool-calls-chunk")
+        return (payload.get("text"), payload.get("tool_call_delta")) if said else ()
 
 
 def _usage_of(counts: Counts, report: Mapping[str, Any]) -> Usage | None:

@@ -17,12 +17,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from earmark.streams.counts import items_of, length_of, mapping_of
-from earmark.streams.reader import Reader, text_of
+from earmark.streams.counts import items_of, mapping_of
+from earmark.streams.reader import Generated, Reader, text_of
+from earmark.streams.texts import json_length, length_of
 from earmark.usage import Usage
 
 
-class _Counters(Reader):
+class TwoCounters(Reader):
     """Two counters, of which neither can tell about a cache."""
 
     __slots__ = ("_input", "_output")
@@ -39,13 +40,12 @@ class _Counters(Reader):
             return None
         return Usage(self._input, self._output, 0, 0)
 
-    @property
-    def authoritative(self) -> bool:
-        """True once the answer has finished and its output is counted."""
+    def final(self, *, complete: bool) -> bool:
+        """Whether the answer has finished and its output is counted."""
         return self._all_finished() and self._output is not None
 
 
-class Ollama(_Counters):
+class Ollama(TwoCounters):
     """The reader of `/api/chat` or `/api/generate`, streamed or whole."""
 
     name: ClassVar[str] = "ollama"
@@ -63,16 +63,11 @@ class Ollama(_Counters):
         self._input = self.counts.read(payload, "prompt_eval_count")
         self._output = self.counts.read(payload, "eval_count")
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of content and thinking."""
-        message = mapping_of(payload.get("message"))
-        texts = (message.get("content"), message.get("thinking"))
-        return sum(
-            length_of(text) for text in (*texts, payload.get("response"), payload.get("thinking"))
-        )
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        return payload.get("message"), payload.get("response"), payload.get("thinking")
 
 
-class Watsonx(_Counters):
+class Watsonx(TwoCounters):
     """The reader of `text/generation` and `text/generation_stream`."""
 
     name: ClassVar[str] = "watsonx"
@@ -93,13 +88,12 @@ class Watsonx(_Counters):
             self._input = _larger(self._input, self.counts.read(fields, "input_token_count"))
             self._output = _larger(self._output, self.counts.read(fields, "generated_token_count"))
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of what was generated."""
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
         results = items_of(payload.get("results"))
-        return sum(length_of(mapping_of(result).get("generated_text")) for result in results)
+        return [mapping_of(result).get("generated_text") for result in results]
 
 
-class Replicate(_Counters):
+class Replicate(TwoCounters):
     """The reader of a prediction: its stream, or the prediction itself."""
 
     name: ClassVar[str] = "replicate"
@@ -129,6 +123,14 @@ class Replicate(_Counters):
             self.observe(event, {})
         elif event == "error":
             self._fail(data)
+
+    def text_length(self, event: str | None, data: Mapping[str, Any] | str) -> int | None:
+        """The characters of an output; one that happens to be JSON has about as many as that has in short form."""
+        if event == "output":
+            return len(data) if isinstance(data, str) else json_length(data)
+        return (
+            length_of((data.get("output"),)) if event is None and not isinstance(data, str) else 0
+        )
 
 
 def _larger(old: int | None, new: int | None) -> int | None:

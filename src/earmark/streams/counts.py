@@ -92,16 +92,3 @@ def mapping_of(value: object) -> Mapping[str, Any]:
 def items_of(value: object) -> Sequence[Any]:
     """`value` if it is a list or a tuple, else an empty one."""
     return cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else ()
-
-
-def length_of(value: object) -> int:
-    """The number of characters of a text, or of the texts in a list of content parts."""
-    if isinstance(value, str):
-        return len(value)
-    if value is None:
-        return 0
-    return sum(
-        len(text)
-        for part in items_of(value)
-        if isinstance(text := mapping_of(part).get("text"), str)
-    )

@@ -16,12 +16,13 @@ from earmark.streams.bedrock import Bedrock
 from earmark.streams.cohere import Cohere
 from earmark.streams.counters import Ollama, Replicate, Watsonx
 from earmark.streams.counts import items_of, mapping_of
-from earmark.streams.dialect import DialectFactory
+from earmark.streams.dialect import Dialect, DialectFactory
 from earmark.streams.gemini import Gemini, Interactions
-from earmark.streams.openai import OpenAI, OpenAICompatible
+from earmark.streams.openai import OpenAI, OpenAICompatible, Unknown
 from earmark.streams.responses import Assistants, Responses
+from earmark.streams.undecided import Undecided
 
-UNKNOWN: Final[DialectFactory] = OpenAICompatible
+UNKNOWN: Final[DialectFactory] = Unknown
 
 _BUILT_IN: Final = (
     OpenAI,
@@ -37,8 +38,8 @@ _BUILT_IN: Final = (
     Watsonx,
     Replicate,
 )
-# Providers whose streams are OpenAI's: naming one says that the last report counts.
-_LIKE_OPENAI: Final = (
+# Providers are no dialects: each speaks several. Naming one says that in OpenAI's chat the last report counts.
+_PROVIDERS: Final = (
     "azure",
     "deepseek",
     "groq",
@@ -50,10 +51,6 @@ _LIKE_OPENAI: Final = (
     "vllm",
     "xai",
 )
-_factories: Final[dict[str, DialectFactory]] = {
-    **{dialect.name: dialect for dialect in _BUILT_IN},
-    **dict.fromkeys(_LIKE_OPENAI, OpenAI),
-}
 
 # What an event calls itself: its `type`, `event_type` or `object`, or else the name of the SSE event.
 _KINDS: Final[Mapping[str, DialectFactory]] = {
@@ -119,6 +116,28 @@ _COUNTS: Final[tuple[tuple[str, DialectFactory], ...]] = (
     ("prompt_tokens", OpenAICompatible),
     ("completion_tokens", OpenAICompatible),
 )
+
+
+def undecided(_: int) -> Dialect:
+    """The dialect of a stream that has not yet said which it speaks."""
+    return Undecided(detect, UNKNOWN)
+
+
+def _of_a_provider(_: int) -> Dialect:
+    return Undecided(_spoken_by_a_provider, OpenAI)
+
+
+def _spoken_by_a_provider(
+    event: str | None, data: Mapping[str, Any] | str
+) -> DialectFactory | None:
+    found = detect(event, data)
+    return OpenAI if found is OpenAICompatible else found
+
+
+_factories: Final[dict[str, DialectFactory]] = {
+    **{dialect.name: dialect for dialect in _BUILT_IN},
+    **dict.fromkeys(_PROVIDERS, _of_a_provider),
+}
 
 
 def register(name: str, factory: DialectFactory) -> None:

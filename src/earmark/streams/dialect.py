@@ -50,10 +50,11 @@ class Dialect(Protocol):
         """Take in the data of an event that is not a JSON object, such as `[DONE]`."""
         ...
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
+    def text_length(self, event: str | None, data: Mapping[str, Any] | str) -> int | None:
         """How many characters the model generated in this event, reasoning and tool arguments included.
 
-        An error body is no output (C44). Called, for every event, only where an estimator was given.
+        None where that cannot be told, which is not 0. An error body is no output (C44). `data` is what was
+        observed, the parsed event or the text. Called, for every event, only where an estimator was given.
         """
         ...
 
@@ -66,9 +67,14 @@ class Dialect(Protocol):
         """What the reports so far come to, or None where there was none."""
         ...
 
-    @property
-    def authoritative(self) -> bool:
-        """True once the provider's own final report arrived, for every expected choice."""
+    def final(self, *, complete: bool) -> bool:
+        """Whether `usage` is the provider's own final report, for every expected choice.
+
+        Args:
+            complete: the source has said that no more comes: it stopped, without an error. Of a stream that was
+                left or has failed a report that more could have followed is not final: leaving is never
+                cheaper than staying (B65).
+        """
         ...
 
     @property

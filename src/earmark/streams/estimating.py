@@ -44,7 +44,7 @@ def with_estimate(observed: Observed, estimate: Estimate | None) -> Observed:
 
 def _without_output(observed: Observed) -> bool:
     """Whether there can be no output: nothing was delivered, or nothing but an error."""
-    return observed.items == 0 or (observed.error is not None and not observed.text_length)
+    return observed.items == 0 or (observed.error is not None and observed.text_length == 0)
 
 
 def _larger(reported: Usage | None, guess: Usage) -> Usage:

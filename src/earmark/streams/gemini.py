@@ -10,7 +10,7 @@ beside those of the last one.
 **Final** is a report that says something about the output and comes with, or after, the finish reason of every
 expected candidate. The source may stop after a finish reason, or after a `blockReason`. Nothing marks the end, and
 Gemini 1.0 gives a finish reason with every chunk: a reason is the last one if the source stops, or if an earlier
-report came without one. Of a stream that was left before either, the report is not final, so that leaving is
+chunk came without one. Of a stream that was left before either, the report is not final, so that leaving is
 never cheaper than staying. Interactions end with `interaction.completed`.
 
 The input is the prompt, which includes what was cached, and the prompts of tool use; the output is the
@@ -23,8 +23,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from earmark.streams.counts import Counts, items_of, length_of, mapping_of, says_output, whole
-from earmark.streams.reader import Reader, index_of, text_of
+from earmark.streams.counts import Counts, items_of, mapping_of, whole
+from earmark.streams.reader import Generated, Reader, index_of, text_of
 from earmark.usage import Usage
 
 _ENDS: Final = frozenset({"completed", "failed", "cancelled", "incomplete"})
@@ -35,15 +35,13 @@ class Gemini(Reader):
 
     name: ClassVar[str] = "gemini"
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(
-        rb'"(?:usage_?[mM]etadata"|finish_?[rR]eason"|block_?[rR]eason"|error")'
+        rb'"(?:candidates"|usage_?[mM]etadata"|finish_?[rR]eason"|block_?[rR]eason"|error")'
     )
 
-    __slots__ = ("_blocked", "_final", "_report", "_saw_unfinished")
+    __slots__ = ("_blocked", "_saw_unfinished")
 
     def __init__(self, expected_choices: int = 1) -> None:
         super().__init__(expected_choices)
-        self._report: Usage | None = None
-        self._final = False
         self._blocked = False
         self._saw_unfinished = False
 
@@ -60,7 +58,7 @@ class Gemini(Reader):
         if text_of(_either(mapping_of(_either(body, "promptFeedback")), "blockReason")):
             self._blocked = True
         report = mapping_of(_either(body, "usageMetadata"))
-        if candidates and reason is None and report:
+        if candidates and reason is None:
             self._saw_unfinished = True
         usage = _snapshot(self.counts, report)
         if usage is not None:
@@ -68,32 +66,18 @@ class Gemini(Reader):
             self._final = self._all_finished()
         self._note_error(event, payload)
 
-    @property
-    def usage(self) -> Usage | None:
-        """The last snapshot."""
-        return self._report
-
-    @property
-    def authoritative(self) -> bool:
-        """True where the last snapshot came when every expected candidate had finished."""
-        return self._final and self._report is not None and says_output(self._report)
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether every report so far had a finish reason, which then says nothing."""
-        return not self._saw_unfinished
+    def final(self, *, complete: bool) -> bool:
+        """Whether the last snapshot came when every expected candidate had finished, and that means something."""
+        return super().final(complete=complete) and (complete or self._saw_unfinished)
 
     @property
     def finished(self) -> bool:
         """Whether the source may stop here: every expected candidate finished, or the prompt was blocked."""
         return self.ended or self._blocked or self._all_finished()
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of the parts, thoughts included."""
-        return sum(
-            length_of(mapping_of(mapping_of(candidate).get("content")).get("parts"))
-            for candidate in items_of(_unwrap(payload).get("candidates"))
-        )
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        candidates = items_of(_unwrap(payload).get("candidates"))
+        return [mapping_of(candidate).get("content") for candidate in candidates]
 
 
 class Interactions(Reader):
@@ -105,12 +89,7 @@ class Interactions(Reader):
         rb'|status"\s*:\s*"(?:completed|failed|cancelled|incomplete)")'
     )
 
-    __slots__ = ("_final", "_report")
-
-    def __init__(self, expected_choices: int = 1) -> None:
-        super().__init__(expected_choices)
-        self._report: Usage | None = None
-        self._final = False
+    __slots__ = ()
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
         """Take in one event, or a whole interaction."""
@@ -133,22 +112,8 @@ class Interactions(Reader):
             self._fail(interaction["error"])
         self._note_error(event, payload)
 
-    @property
-    def usage(self) -> Usage | None:
-        """The last snapshot."""
-        return self._report
-
-    @property
-    def authoritative(self) -> bool:
-        """True once the interaction itself has reported."""
-        return self._final and self._report is not None and says_output(self._report)
-
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of a step's delta: its text, or its thought."""
-        delta = mapping_of(payload.get("delta"))
-        return length_of(delta.get("text")) + length_of(
-            mapping_of(delta.get("content")).get("text")
-        )
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        return (payload.get("delta"),)
 
 
 def _snapshot(counts: Counts, report: Mapping[str, Any]) -> Usage | None:

@@ -34,19 +34,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from earmark.amounts import MAX_AMOUNT
 from earmark.streams.counts import (
     Counts,
     items_of,
-    length_of,
     mapping_of,
     says_output,
     total_of,
     whole,
 )
-from earmark.streams.reader import MAX_CHOICES, Reader, index_of, text_of
+from earmark.streams.reader import MAX_CHOICES, Generated, Reader, index_of, text_of
+from earmark.streams.salvage import CUT
+from earmark.streams.texts import length_of
 from earmark.usage import Usage
 
 _INPUT_DETAILS: Final = (
@@ -55,9 +56,7 @@ _INPUT_DETAILS: Final = (
     "prompt_token_details",
     "input_token_details",
 )
-_SELDOM: Final = frozenset(
-    {"refusal", "reasoning", "reasoning_content", "function_call", "tool_calls"}
-)
+_REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details")
 _EMPTY: Final = Usage()
 _ABSENT: Final = object()
 _OUTPUT_DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
@@ -157,6 +156,9 @@ class OpenAI(Reader):
     @property
     def usage(self) -> Usage | None:
         """The report that covers all choices, else what those of the single choices come to."""
+        return self._reported()
+
+    def _reported(self) -> Usage | None:
         if self._whole is None:
             return combine(list(self._by_choice.values())) if self._by_choice else None
         alone = next(iter(self._by_choice.values())) if len(self._by_choice) == 1 else None
@@ -164,47 +166,48 @@ class OpenAI(Reader):
             return alone
         return self._whole
 
-    @property
-    def authoritative(self) -> bool:
-        """True where the final report arrived, see the head of this module."""
-        usage = self.usage
+    def final(self, *, complete: bool) -> bool:
+        """Whether the final report arrived, see the head of this module."""
+        usage = self._reported()
         if usage is None or not says_output(usage):
             return False
         if self._whole is None and len(self._by_choice) < self._expected:
             return False  # some choice has not said what it came to
         if self._after_finish:
-            return True
+            return complete or self._reported_apart
         # Before the finish, or where there is none, only a count above zero can be the last word.
         settled = self._all_finished() or self._expected == 1
-        return self._on_empty and settled and bool(usage.output_tokens)
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether only the end makes the last report final, see the head of this module."""
-        return not self.ended and not (self._after_finish and self._reported_apart)
+        return complete and self._on_empty and settled and bool(usage.output_tokens)
 
     @property
     def finished(self) -> bool:
         """Whether the source may stop here, see the head of this module."""
-        if self.ended or self.authoritative:
+        if self.ended or self.final(complete=True):
             return True
         return self._all_finished() and not self._announced
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of every choice's text, refusal, reasoning and tool arguments."""
-        total = 0
+    def text_length(self, event: str | None, data: Mapping[str, Any] | str) -> int | None:
+        """The characters of what was generated; of a piece of one text, as most chunks are, without further calls."""
+        try:
+            (choice,) = cast("Mapping[str, Any]", data)["choices"]
+            said = choice["delta"]
+            text = said["content"]
+            if type(text) is str and len(said) == 1 and "text" not in choice:
+                return len(text)
+        except (KeyError, TypeError, ValueError):
+            pass  # it is another
+        return super().text_length(event, data)
+
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        found: list[object] = []
         for choice in items_of(payload.get("choices")):
             fields = mapping_of(choice)
             # Perplexity repeats the whole message beside each delta.
-            said = mapping_of(fields.get("delta") or fields.get("message"))
-            content = said.get("content")
-            # Without a call where it is a text: every chunk is measured.
-            total += len(content) if type(content) is str else length_of(content)
-            if "text" in fields:
-                total += length_of(fields["text"])
-            if not _SELDOM.isdisjoint(said):
-                total += _seldom_length(said)
-        return total
+            said = fields.get("delta") or fields.get("message")
+            parts = mapping_of(said)
+            # What is no object is no less measured: it may be what was cut.
+            found += (_said_once(parts) if parts else said, fields.get("text"))
+        return found
 
     def only_usage(self, event: str | None, payload: Mapping[str, Any]) -> bool:
         """A chunk without choices that has a report, and nothing else to say: Azure's filter has no report."""
@@ -230,6 +233,18 @@ class OpenAICompatible(OpenAI):
             return True
         ours, theirs = total_of(new), total_of(old)
         return ours > theirs or (ours == theirs and _known(new) >= _known(old))
+
+
+class Unknown(OpenAICompatible):
+    """A stream that never said whose it is: of what has no choices nobody can tell whether it is text."""
+
+    __slots__ = ()
+
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        known = "choices" in payload or mapping_of(payload.get("usage"))
+        if known or self._is_error(event, payload):
+            return super()._generated(event, payload)
+        return None
 
 
 def usage_of(counts: Counts, report: Mapping[str, Any], payload: Mapping[str, Any]) -> Usage | None:
@@ -338,15 +353,16 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return min(sum(known), MAX_AMOUNT) if len(known) == len(counts) else None
 
 
-def _seldom_length(said: Mapping[str, Any]) -> int:
-    """The characters of what most deltas do not have."""
-    # Two names for one text: some providers send both.
-    total = max(length_of(said.get("reasoning_content")), length_of(said.get("reasoning")))
-    total += length_of(said.get("refusal"))
-    total += length_of(mapping_of(said.get("function_call")).get("arguments"))
-    for call in items_of(said.get("tool_calls")):
-        total += length_of(mapping_of(mapping_of(call).get("function")).get("arguments"))
-    return total
+def _said_once(said: Mapping[str, Any]) -> object:
+    """What a choice says, with its reasoning under one name: some providers send it under two or three."""
+    names = [name for name in _REASONING if said.get(name)]
+    if len(names) <= 1:
+        return said
+    lengths = {name: length_of((said[name],)) for name in names}
+    if None in lengths.values():
+        return CUT
+    longest = max(names, key=lambda name: lengths[name] or 0)
+    return {name: said[name] for name in said if name == longest or name not in names}
 
 
 def _only_speaks(payload: Mapping[str, Any]) -> bool:

@@ -7,11 +7,15 @@ not grow with the stream: reports are combined as they come, and the choices tha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
-from earmark.streams.counts import Counts, mapping_of
+from earmark.streams.counts import Counts, mapping_of, says_output
+from earmark.streams.texts import length_of
 from earmark.usage import Usage
+
+Generated = Iterable[object] | None
+"""The parts of an event in which its model speaks, see `texts`; None where a dialect cannot tell."""
 
 MAX_CHOICES: Final = 1024
 _MAX_TEXT: Final = 500
@@ -19,6 +23,8 @@ _MAX_TEXT: Final = 500
 
 class Reader:
     """The common part of the dialects; see `Dialect` for what the members mean.
+
+    Of a dialect that has its usage in one report this holds the latest, and whether that one is the last.
 
     Args:
         expected_choices: how many choices the request asked for (n).
@@ -30,10 +36,12 @@ class Reader:
     name: ClassVar[str] = ""
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(b"")
 
-    __slots__ = ("_expected", "counts", "ended", "error", "reasons")
+    __slots__ = ("_expected", "_final", "_report", "counts", "ended", "error", "reasons")
 
     def __init__(self, expected_choices: int = 1) -> None:
         self._expected = expected_choices
+        self._report: Usage | None = None
+        self._final = False
         self.counts = Counts(self.name)
         self.ended = False
         self.error: str | None = None
@@ -50,9 +58,16 @@ class Reader:
         elif data.strip() == "[DONE]":
             self.ended = True
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """None, unless the dialect knows where its text is."""
-        return 0
+    def text_length(self, event: str | None, data: Mapping[str, Any] | str) -> int | None:
+        """The characters of what was generated; text is no part of most dialects, so nobody can tell what it is."""
+        if isinstance(data, str):
+            return 0 if event == "error" or data.strip() in ("", "[DONE]") else None
+        generated = self._generated(event, data)
+        return None if generated is None else length_of(generated)
+
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        """Where in an event the model speaks, see `texts`. None where the dialect does not know, but for an error."""
+        return () if self._is_error(event, payload) else None
 
     def only_usage(self, event: str | None, payload: Mapping[str, Any]) -> bool:
         """No: usage has an event of its own, for those who ask for it, in OpenAI's shape alone."""
@@ -60,18 +75,12 @@ class Reader:
 
     @property
     def usage(self) -> Usage | None:
-        """None, unless the dialect has reports."""
-        return None
+        """The latest report."""
+        return self._report
 
-    @property
-    def authoritative(self) -> bool:
-        """False, unless the dialect has a final report."""
-        return False
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether a report that seems final is so only if the source stops here: False, unless the dialect has such."""
-        return False
+    def final(self, *, complete: bool) -> bool:
+        """Whether the last report is there, and says something about the output."""
+        return self._final and self._report is not None and says_output(self._report)
 
     @property
     def finished(self) -> bool:
@@ -89,11 +98,16 @@ class Reader:
         self.reasons[index] = text
 
     def _note_error(self, event: str | None, payload: Mapping[str, Any]) -> None:
-        error = payload.get("error")
-        if error:
-            self._fail(error)
-        elif event == "error" or payload.get("type") == "error" or payload.get("object") == "error":
-            self._fail(payload)
+        if self._is_error(event, payload):
+            self._fail(payload.get("error") or payload)
+
+    def _is_error(self, event: str | None, payload: Mapping[str, Any]) -> bool:
+        return bool(
+            payload.get("error")
+            or event == "error"
+            or payload.get("type") == "error"
+            or payload.get("object") == "error"
+        )
 
     def _fail(self, error: object) -> None:
         """Keep the first error: those that follow are mostly its echoes."""

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from earmark.streams.counts import items_of, mapping_of
-from earmark.streams.detect import UNKNOWN, detect, factory
-from earmark.streams.dialect import DialectFactory
+from earmark.streams.detect import detect, factory, undecided
 from earmark.streams.jsontext import loaded
 from earmark.streams.payloads import event_of
+from earmark.streams.undecided import Undecided, decided
 from earmark.usage import Usage
 
 logger = logging.getLogger("earmark.streams")
@@ -54,14 +54,17 @@ def usage_from_response(body: object, *, dialect: str | None = None) -> Usage | 
         ValueError: there is no dialect of this name.
         TypeError: `body` is none of these.
     """
-    make = None if dialect is None else factory(dialect)
+    make = undecided if dialect is None else factory(dialect)
     events = [_with_usage(event) for event in _events_of(body)]
     if not events:
         return None
-    reader = (make or _dialect_of(events))(1)
+    reader = make(1)
     for event in events:
         reader.observe(None, event)
-    return reader.usage
+        reader = decided(reader, 1)
+    if isinstance(reader, Undecided):
+        reader.give_up()
+    return decided(reader, 1).usage
 
 
 def _events_of(body: object) -> list[Mapping[str, Any]]:
@@ -98,11 +101,3 @@ def _with_usage(event: Mapping[str, Any]) -> Mapping[str, Any]:
             if field in event:
                 return {**around, place: event}
     return event
-
-
-def _dialect_of(events: list[Mapping[str, Any]]) -> DialectFactory:
-    for event in events:
-        found = detect(None, event)
-        if found is not None:
-            return found
-    return UNKNOWN

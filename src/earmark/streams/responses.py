@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from earmark.streams.counts import items_of, length_of, mapping_of, says_output, whole
+from earmark.streams.counts import mapping_of, says_output, whole
 from earmark.streams.openai import usage_of
-from earmark.streams.reader import Reader, text_of
+from earmark.streams.reader import Generated, Reader, text_of
 from earmark.usage import Usage
 
 _RESPONSE_ENDS: Final = frozenset({"completed", "incomplete", "failed", "cancelled", "done"})
@@ -34,12 +34,7 @@ class Responses(Reader):
         rb'|usage"\s*:\s*\{|object"\s*:\s*"response"|error"(?!\s*:\s*null))'
     )
 
-    __slots__ = ("_final", "_report")
-
-    def __init__(self, expected_choices: int = 1) -> None:
-        super().__init__(expected_choices)
-        self._report: Usage | None = None
-        self._final = False
+    __slots__ = ()
 
     def observe(self, event: str | None, payload: Mapping[str, Any]) -> None:
         """Take in one event, or a whole response."""
@@ -69,27 +64,11 @@ class Responses(Reader):
             self._fail(response["error"])
         self._note_error(event, payload)
 
-    @property
-    def usage(self) -> Usage | None:
-        """The latest report."""
-        return self._report
-
-    @property
-    def authoritative(self) -> bool:
-        """True once the terminal event brought a report that says something about the output."""
-        return self._final and self._report is not None and says_output(self._report)
-
-    @property
-    def finished(self) -> bool:
-        """Whether the terminal event was seen."""
-        return self.ended
-
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of a delta of any kind but audio, which is encoded bytes."""
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        """A delta of any kind but audio, which is encoded bytes."""
         kind = text_of(payload.get("type")) or event or ""
-        if not kind.endswith(".delta") or kind.endswith("audio.delta"):
-            return 0
-        return length_of(payload.get("delta"))
+        said = kind.endswith(".delta") and not kind.endswith("audio.delta")
+        return (payload.get("delta"),) if said else ()
 
 
 class Assistants(Reader):
@@ -136,19 +115,13 @@ class Assistants(Reader):
         """The run's report, else the sum of the steps that have completed."""
         return self._run or self._steps
 
-    @property
-    def authoritative(self) -> bool:
-        """True once the run reported."""
+    def final(self, *, complete: bool) -> bool:
+        """Whether the run reported."""
         return self._run is not None and says_output(self._run)
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
-        """The characters of a message's delta."""
-        if payload.get("object") != "thread.message.delta":
-            return 0
-        parts = items_of(mapping_of(payload.get("delta")).get("content"))
-        return sum(
-            length_of(mapping_of(mapping_of(part).get("text")).get("value")) for part in parts
-        )
+    def _generated(self, event: str | None, payload: Mapping[str, Any]) -> Generated:
+        said = payload.get("object") in ("thread.message.delta", "thread.run.step.delta")
+        return (payload.get("delta"),) if said else ()
 
 
 def _added(old: Usage | None, new: Usage) -> Usage:

@@ -101,6 +101,9 @@ def _outcome(came: list[Closed]) -> BaseException | None:
 
 
 async def _close(close: Close, seconds: float) -> Closed:
+    owner = getattr(close, "__self__", None)
+    if type(owner) is AsyncGeneratorType and owner.ag_frame is None:
+        return Closed()  # it has ended, as most do: there is nothing to close
     try:
         result = close()
     except BaseException as error:  # noqa: BLE001 - it is raised once the others have been closed

@@ -44,7 +44,8 @@ class Uncut:
         self._work = _coroutine(work)
         self._task = task
         self._loop = task.get_loop()
-        self._before = task.cancelling()
+        # One that was asked for and has not come yet comes meanwhile.
+        self._before = task.cancelling() - bool(getattr(task, "_must_cancel", False))
         self._came: asyncio.CancelledError | None = None
         self._scopes = 0
         self._late = False

@@ -9,12 +9,14 @@ understood when it comes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, cast
 
-from earmark.streams.detect import UNKNOWN, detect
 from earmark.streams.dialect import Dialect, DialectFactory
 from earmark.usage import Usage
+
+Find = Callable[[str | None, Mapping[str, Any] | str], DialectFactory | None]
+"""The dialect that one event alone belongs to, or None where it could be of several."""
 
 # So many events that say nothing are kept, and about so many bytes.
 _MAX_EVENTS: Final = 32
@@ -24,7 +26,11 @@ _OBJECT: Final = 32
 
 
 class Undecided:
-    """A dialect that knows of no usage and no end, until one is `found`.
+    """A dialect that knows of no usage and no end, until one is `found`; then that one reads the stream.
+
+    Args:
+        find: looks for the dialect.
+        otherwise: the dialect of a stream that never says.
 
     Attributes:
         found: the dialect of the stream, or None.
@@ -33,15 +39,16 @@ class Undecided:
     name: ClassVar[str] = ""
     trigger: ClassVar[re.Pattern[bytes]] = re.compile(b"")  # found in anything
 
-    __slots__ = ("_events", "_size", "found")
+    __slots__ = ("_events", "_find", "_otherwise", "_size", "found")
 
     usage: Usage | None = None
-    authoritative = False
     ended = False
     finished = False
     error: str | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, find: Find, otherwise: DialectFactory) -> None:
+        self._find = find
+        self._otherwise = otherwise
         self._events: list[tuple[str | None, Mapping[str, Any] | str]] = []
         self._size = 0
         self.found: DialectFactory | None = None
@@ -54,9 +61,9 @@ class Undecided:
         """Keep the text of one, and look whether it tells."""
         self._keep(event, data)
         if self.found is None and data.strip() == "[DONE]":
-            self.found = UNKNOWN
+            self.found = self._otherwise
 
-    def text_length(self, event: str | None, payload: Mapping[str, Any]) -> int:
+    def text_length(self, event: str | None, data: Mapping[str, Any] | str) -> int:
         """None that is known of: it is measured when the events are read again."""
         return 0
 
@@ -64,30 +71,44 @@ class Undecided:
         """Not that it is known of."""
         return False
 
+    def final(self, *, complete: bool) -> bool:
+        """Not that it is known of."""
+        return False
+
     def give_up(self) -> None:
         """No more events come: what was kept is read as most streams are, if there is anything."""
         if self._events:
-            self.found = UNKNOWN
+            self.found = self._otherwise
 
-    def replay(self, dialect: Dialect) -> int:
-        """Let the dialect that was found read what was kept; returns the length of the text."""
-        length = 0
+    def replay(self, dialect: Dialect) -> int | None:
+        """Let the dialect that was found read what was kept; returns the length of the text, None where unknown."""
+        lengths: list[int | None] = []
         for event, data in self._events:
             if isinstance(data, str):
                 dialect.observe_text(event, data)
             else:
                 dialect.observe(event, data)
-                length += dialect.text_length(event, data)
+            lengths.append(dialect.text_length(event, data))
         self._events.clear()
-        return length
+        known = [length for length in lengths if length is not None]
+        return sum(known) if len(known) == len(lengths) else None
 
     def _keep(self, event: str | None, data: Mapping[str, Any] | str) -> None:
         self._events.append((event, data))
-        self.found = detect(event, data)
+        self.found = self._find(event, data)
         if self.found is None:
             self._size += _size_of(data) + len(event or "")
             if self._size >= _MAX_SIZE or len(self._events) >= _MAX_EVENTS:
-                self.found = UNKNOWN
+                self.found = self._otherwise
+
+
+def decided(dialect: Dialect, expected_choices: int) -> Dialect:
+    """The dialect that reads on from here: the one that was found, once it has read what was kept."""
+    while isinstance(dialect, Undecided) and dialect.found is not None:
+        found = dialect.found(expected_choices)
+        dialect.replay(found)
+        dialect = found
+    return dialect
 
 
 def _size_of(data: object) -> int:

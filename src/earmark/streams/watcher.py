@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from earmark.streams.detect import undecided
 from earmark.streams.dialect import Dialect, DialectFactory
 from earmark.streams.framing import Framing, Kind
 from earmark.streams.jsontext import decoded
-from earmark.streams.kept import RawEvent, Search, anything, salvage
+from earmark.streams.kept import RawEvent, Search, anything
 from earmark.streams.observed import Observed, Outcome
 from earmark.streams.payloads import event_of
-from earmark.streams.reader import Reader
+from earmark.streams.salvage import salvage
 from earmark.streams.sse import lone_cr
 from earmark.streams.undecided import Undecided
 from earmark.usage import Usage
@@ -28,6 +29,7 @@ _BLANKS: Final = (b" ", b"\t", b"\n", b"\r")
 
 _CR: Final = 13  # as a number it is looked for several times as fast as as a piece of bytes
 
+_DONE: Final = b"[DONE]"  # OpenAI's end mark, which begins as an array does
 _LEFT: Final = ("open", "closed", "cancelled", "dropped")
 
 
@@ -46,7 +48,7 @@ class Watcher:
         trigger: see `plain`.
         dialect: the reader of the stream.
         size: the bytes of the pieces of a body; whoever passes one on unseen adds its length.
-        text_length: the characters that the model generated; None where they are not measured.
+        text_length: the characters that the model generated; None where they are not measured, or unknown.
     """
 
     __slots__ = (
@@ -75,7 +77,7 @@ class Watcher:
         self.size = 0
         self.text_length: int | None = 0 if count_text else None
         self.plain: Search | None = None
-        self._speak(Undecided() if factory is None else factory(expected_choices))
+        self._speak((undecided if factory is None else factory)(expected_choices))
 
     @property
     def kind(self) -> Kind | None:
@@ -101,6 +103,7 @@ class Watcher:
             ended = self.dialect.ended
         except Exception:  # noqa: BLE001 - what reads must not harm who is read to
             self._complain("an item could not be read", exc_info=True)
+            self.text_length = None
             return False
         return ended
 
@@ -109,7 +112,10 @@ class Watcher:
         # An event that was cut is no news here: the outcome says so.
         complained, self._complained = self._complained, True
         try:
+            length = self.text_length
             self._read(self._framing.finish())
+            if self.text_length is None:
+                self.text_length = length  # of what was delivered whole
             if isinstance(self.dialect, Undecided):
                 self.dialect.give_up()
                 self._decide(self.dialect)
@@ -127,17 +133,17 @@ class Watcher:
         )
         dialect = self.dialect
         # The source did not say that no more comes: it was left, or failed, or is still read.
-        left = outcome in _LEFT or error is not None
+        complete = outcome not in _LEFT and error is None
         try:
             usage: object = dialect.usage
             if usage is not None and not isinstance(usage, Usage):
                 self._complain("%s has a usage that is no Usage: %r", dialect.name, usage)
                 usage = None
-            final = usage is not None and bool(dialect.authoritative)
+            complete = complete and dialect.error is None
             return replace(
                 seen,
                 usage=usage,
-                authoritative=final and not (left and _may_go_on(dialect)),
+                authoritative=usage is not None and bool(dialect.final(complete=complete)),
                 error=dialect.error if error is None else error,
                 dialect=dialect.name or None,
             )
@@ -185,6 +191,7 @@ class Watcher:
             framer = framing.framer
             if known is None and framing.kind == "opaque":
                 _warn_of_compression()
+                self.text_length = None
         # Where text is measured, no event can be passed on unseen.
         if framer is not None and self.text_length is None:
             self.plain = framer.plain if framer.idle else None
@@ -193,6 +200,7 @@ class Watcher:
         found = event_of(item)
         if found is None:
             self._complain("an item of type %s holds no event", type(item).__name__)
+            self.text_length = None
             return
         name, payload = found
         if isinstance(payload, str):
@@ -208,53 +216,78 @@ class Watcher:
             try:
                 if tail is None:
                     self._read_whole(name, data)
-                elif (payload := salvage(name, data, tail)) is not None:
+                elif (payload := salvage(data, tail)) is not None:
                     self._observe(name, payload)
+                else:
+                    self.text_length = None
             except (ValueError, RecursionError) as error:
                 self._complain("an event could not be read as JSON: %s", error)
+                self.text_length = None
 
     def _read_whole(self, name: str | None, data: bytes) -> None:
         """Read one event, unless its bytes say that it cannot matter."""
         body = data.lstrip() if data[:1] in _BLANKS else data
         if body.startswith(b"{"):
             if name == "error" or self.trigger(body) is not None:
-                self._observe(name, decoded(body.decode("utf-8", "replace")))
+                self._read_object(name, body.decode("utf-8", "replace"))
             return
-        values = _array(body.decode("utf-8", "replace")) if body.startswith(b"[") else None
+        values = (
+            _array(body.decode("utf-8", "replace")) if body[:1] == b"[" and body != _DONE else None
+        )
         if values is not None:
             for value in values:
                 self._observe(name, value)
         elif body:
             self._observe_text(name, data.decode("utf-8", "replace"))
 
+    def _read_object(self, name: str | None, data: str) -> None:
+        try:
+            payload = decoded(data)
+        except (ValueError, RecursionError) as error:
+            self._complain("an event could not be read as JSON: %s", error)
+            self._observe_text(name, data)  # it may be none: a text may begin with a brace
+        else:
+            self._observe(name, payload)
+
     def _observe(self, name: str | None, payload: Mapping[str, Any]) -> None:
         dialect = self.dialect
         try:
             dialect.observe(name, payload)
             if self.text_length is not None:
-                self.text_length += dialect.text_length(name, payload)
+                self._measured(dialect.text_length(name, payload))
         except Exception:  # noqa: BLE001 - a dialect may be the user's own
-            self._complain("%s failed on an event", dialect.name, exc_info=True)
-        if type(dialect) is Undecided:
+            self._failed(dialect)
+        if isinstance(dialect, Undecided):
             self._decide(dialect)
 
     def _observe_text(self, name: str | None, text: str) -> None:
         dialect = self.dialect
         try:
             dialect.observe_text(name, text)
+            if self.text_length is not None:
+                self._measured(dialect.text_length(name, text))
         except Exception:  # noqa: BLE001 - as in `_observe`
-            self._complain("%s failed on an event", dialect.name, exc_info=True)
-        if type(dialect) is Undecided:
+            self._failed(dialect)
+        if isinstance(dialect, Undecided):
             self._decide(dialect)
 
-    def _decide(self, undecided: Undecided) -> None:
+    def _measured(self, length: int | None) -> None:
+        """Add the length of a text; as soon as one is unknown, that of them all is."""
+        known = self.text_length
+        self.text_length = None if known is None or length is None else known + length
+
+    def _failed(self, dialect: Dialect) -> None:
+        self._complain("%s failed on an event", dialect.name, exc_info=True)
+        self.text_length = None
+
+    def _decide(self, dialect: Undecided) -> None:
         """Go on in the dialect that was found, if one was."""
-        if undecided.found is None:
+        if dialect.found is None:
             return
-        self._speak(undecided.found(self._expected))
-        length = undecided.replay(self.dialect)
-        if self.text_length is not None:
-            self.text_length += length
+        self._speak(dialect.found(self._expected))
+        self._measured(dialect.replay(self.dialect))
+        if isinstance(self.dialect, Undecided):
+            self._decide(self.dialect)
 
     def _speak(self, dialect: Dialect) -> None:
         """From now on this reads the stream."""
@@ -262,7 +295,8 @@ class Watcher:
         measured = self.text_length is not None
         self.trigger: Search = anything if measured else self._search_of(dialect)
         # Where nothing else is to be done with an event, it goes to the dialect directly.
-        self._direct = None if measured or type(dialect) is Undecided else dialect.observe
+        alone = not (measured or isinstance(dialect, Undecided))
+        self._direct = dialect.observe if alone else None
 
     def _search_of(self, dialect: Dialect) -> Search:
         """What its trigger finds; everything, where it cannot be searched in bytes."""
@@ -282,11 +316,6 @@ class Watcher:
             self._complained = True
             message += "; further ones of this stream are not reported"
             logger.warning(message, *details, exc_info=exc_info)
-
-
-def _may_go_on(dialect: Dialect) -> bool:
-    """See `Reader.may_go_on`; a dialect of a user's own need not know of it."""
-    return isinstance(dialect, Reader) and dialect.may_go_on
 
 
 def _array(text: str) -> list[Mapping[str, Any]] | None:

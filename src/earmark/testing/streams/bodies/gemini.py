@@ -202,6 +202,19 @@ ENDINGS: Final = (
         reasons={0: "STOP"},
     ),
     ending(
+        "interactions: failed, and the interaction says why",
+        "gemini-interactions",
+        unnamed(
+            {"event_type": "interaction.created", "interaction": {"status": "in_progress"}},
+            {
+                "event_type": "interaction.completed",
+                "interaction": {"status": "failed", "error": {"message": "no quota left"}},
+            },
+        ),
+        outcome="error",
+        reasons={0: "failed"},
+    ),
+    ending(
         "interactions: cut, with a running report",
         "gemini-interactions",
         (

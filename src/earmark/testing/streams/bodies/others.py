@@ -14,7 +14,8 @@ from earmark.usage import Usage
 _CONVERSE_TEXT: Final = {"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": "hi"}}}
 
 
-def _chunk(native: Mapping[str, Any], how: str = "parsed") -> Event:
+def chunk(native: Mapping[str, Any], how: str = "parsed") -> Event:
+    """A model's event as InvokeModel sends it."""
     raw = json.dumps(native).encode()
     if how == "bytes":
         return None, {"chunk": {"bytes": raw}}
@@ -61,10 +62,10 @@ _BEDROCK: Final = (
         "invoke, claude: the native report before the metrics, never both",
         "bedrock",
         (
-            _chunk(start({"input_tokens": 392, "output_tokens": 8})),
-            _chunk(TEXT),
-            _chunk(delta({"output_tokens": 133}, "tool_use")),
-            _chunk({**STOP, **metrics(392, 97)}),
+            chunk(start({"input_tokens": 392, "output_tokens": 8})),
+            chunk(TEXT),
+            chunk(delta({"output_tokens": 133}, "tool_use")),
+            chunk({**STOP, **metrics(392, 97)}),
         ),
         Usage(392, 133),
         reasons={0: "tool_use"},
@@ -73,9 +74,9 @@ _BEDROCK: Final = (
         "invoke, claude: the metrics where the native events have no final report",
         "bedrock",
         (
-            _chunk(start({"input_tokens": 392, "output_tokens": 8}), "base64"),
-            _chunk(TEXT, "base64"),
-            _chunk(
+            chunk(start({"input_tokens": 392, "output_tokens": 8}), "base64"),
+            chunk(TEXT, "base64"),
+            chunk(
                 {
                     **STOP,
                     **metrics(392, 97, cacheReadInputTokenCount=5, cacheWriteInputTokenCount=0),
@@ -90,10 +91,10 @@ _BEDROCK: Final = (
         "invoke, nova: events of Converse",
         "bedrock",
         (
-            _chunk({"messageStart": {"role": "assistant"}}, "bytes"),
-            _chunk(_CONVERSE_TEXT, "bytes"),
-            _chunk({"messageStop": {"stopReason": "max_tokens"}}, "bytes"),
-            _chunk(
+            chunk({"messageStart": {"role": "assistant"}}, "bytes"),
+            chunk(_CONVERSE_TEXT, "bytes"),
+            chunk({"messageStop": {"stopReason": "max_tokens"}}, "bytes"),
+            chunk(
                 {
                     "metadata": {
                         "usage": {
@@ -115,9 +116,9 @@ _BEDROCK: Final = (
         "invoke, llama: counters of its own",
         "bedrock",
         (
-            _chunk({"generation": "h", "prompt_token_count": 9, "generation_token_count": 1}),
-            _chunk({"generation": "i", "prompt_token_count": None, "generation_token_count": 2}),
-            _chunk(
+            chunk({"generation": "h", "prompt_token_count": 9, "generation_token_count": 1}),
+            chunk({"generation": "i", "prompt_token_count": None, "generation_token_count": 2}),
+            chunk(
                 {
                     "generation": "",
                     "generation_token_count": 3,
@@ -241,7 +242,7 @@ ENDINGS: Final = (
     ending(
         "invoke: cut before the last event",
         "bedrock",
-        (_chunk(start({"input_tokens": 392, "output_tokens": 8})), _chunk(TEXT)),
+        (chunk(start({"input_tokens": 392, "output_tokens": 8})), chunk(TEXT)),
         Usage(392, 8),
     ),
     ending(

@@ -1,0 +1,1 @@
+"""Integrations with what a gateway is made of, each by name; none is imported by the library itself."""
