@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-from earmark import MemoryBackend
+from earmark import MemoryBackend, testing
 from earmark.testing import CONTRACT, ContractBroken, check_backend
 from earmark.testing.plain import PlainBackend
+from earmark.testing.pytest import contract_test
 from tests.mutants import MUTANTS
 
+pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.anyio
+
+ROOT_OF_DOCS: Final = Path(__file__).parent.parent / "docs" / "testing.md"
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -68,3 +73,39 @@ def test_every_case_has_a_name_of_its_own() -> None:
     """A report names one case; what it proves is in its name."""
     names = [str(case) for case in CONTRACT]
     assert len(names) == len(set(names))
+
+
+test_each_case_is_a_test = contract_test(
+    PlainBackend, [case for case in CONTRACT if case.name.startswith("c0")]
+)
+
+
+def test_the_failing_test_of_a_case_says_what_it_proves(pytester: pytest.Pytester) -> None:
+    """The face for pytest: a test for each case, which fails with the rule and what was expected."""
+    pytester.makepyfile(
+        """
+        import pytest
+        from earmark.testing import CONTRACT
+        from earmark.testing.pytest import contract_test
+        from tests.mutants import RefusalCharges
+
+        @pytest.fixture
+        def anyio_backend():
+            return "asyncio"
+
+        test_contract = contract_test(RefusalCharges, [one for one in CONTRACT if "C9" in one.rules])
+        """
+    )
+    done = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    assert done.ret == 1
+    done.stdout.re_match_lines_random(
+        [r".*got .*1 used before, 2 after.*expected.*", r".*C9: B's refusal.*"]
+    )
+
+
+def test_the_public_names_of_the_kit() -> None:
+    """Each name of `__all__` is there and documented."""
+    assert sorted(testing.__all__) == sorted(set(testing.__all__))
+    for name in testing.__all__:
+        assert getattr(testing, name) is not None
+        assert name in ROOT_OF_DOCS.read_text(encoding="utf-8")

@@ -68,7 +68,8 @@ class FaultyBackend:
 
     Attributes:
         inner: the same.
-        applied: how many messages of each kind reached it.
+        sent: how many messages of each kind were sent to it.
+        applied: how many of them reached it.
     """
 
     instant = None
@@ -79,6 +80,7 @@ class FaultyBackend:
         self.desk = inner.desk
         self.name = inner.name
         self.clock = inner.clock
+        self.sent: Counter[str] = Counter()
         self.applied: Counter[str] = Counter()
         self._scripts: defaultdict[str, deque[Fault | None]] = defaultdict(deque)
         self._down: str | None = None
@@ -96,6 +98,7 @@ class FaultyBackend:
         self._down = None
 
     async def _send(self, message: Message, send: Callable[[], Awaitable[Any]]) -> Any:
+        self.sent[message] += 1
         await anyio.lowlevel.checkpoint()  # a store that is asked over a network suspends
         script = self._scripts[message]
         fault = (script.popleft() if script else None) or Fault()

@@ -51,7 +51,7 @@ def resolve(handle: Reservation, verb: str, usage: int = 25) -> Awaitable[bool]:
     return answer
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class R(Row):
     """A pre_commit under the name `name`: admitted, or refused by exactly the limits that `deny` lists.
 
@@ -95,7 +95,14 @@ class R(Row):
             handle = await table.limiter.pre_commit(*self.scopes, **self.arguments)
         except RateLimited as refusal:
             self._refused(refusal)
-            expect("what a refusal changed (R2)", (await table.look(), table.size()), before)
+            looked, size = before
+            changed = {
+                of: f"{looked[of].used} used before, {one.used} after"
+                for of, one in (await table.look()).items()
+                if one != looked[of]
+            }
+            expect("what a refusal changed (R2)", changed, {})
+            expect("how much is kept after a refusal (R2)", table.size(), size)
             expect(
                 "events", [kind for kind in table.kinds()[told:] if kind != "expired"], ["refused"]
             )
@@ -141,7 +148,7 @@ class R(Row):
                 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Resolve(Row):
     """A verb on the handle of `name`; `won` says whether this call must be the one that resolves."""
 
@@ -183,7 +190,7 @@ def X(name: str, *, at: float | None = None, won: bool = True) -> Resolve:  # no
     return Resolve(name, "cancel", None, won, at=at)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class N(Row):
     """A renew by the handle of `name`, which must answer `held`."""
 
@@ -194,7 +201,7 @@ class N(Row):
         expect("renew", await table.handles[self.name].renew(), self.held)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class P(Row):
     """An add_tokens_post_stream of `tokens` for a bare key or a scope."""
 
@@ -208,7 +215,7 @@ class P(Row):
         await table.limiter.add_tokens_post_stream(self.target, self.tokens, request_id=self.id)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Z(Row):
     """A reset of `scope`."""
 
@@ -219,7 +226,7 @@ class Z(Row):
         await table.limiter.reset(self.scope)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Gone(Row):
     """The handle of `name` is dropped while open: one ResourceWarning, and it is abandoned (R15)."""
 
@@ -235,7 +242,7 @@ class Gone(Row):
         expect("warnings", ours, [ResourceWarning])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class See(Row):
     """What `peek` shows of one limit: `of` names it, `scope` where no earlier row did."""
 
@@ -261,7 +268,7 @@ def used(of: str, n: int, *, at: float | None = None, scope: Scope | None = None
     return See(of, used=n, at=at, scope=scope)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Empty(Row):
     """The backend keeps nothing: its size is that of one that was never asked (R14)."""
 

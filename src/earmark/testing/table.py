@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -133,7 +133,7 @@ class Table:
         return [event.kind for event in self.events]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Row:
     """One line of a table: at `at`, or when the last one happened. A bare row only moves the clock."""
 
@@ -141,3 +141,11 @@ class Row:
 
     async def play(self, table: Table) -> None:
         """Do it, and fail unless it goes as the row says."""
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{one.name}={getattr(self, one.name)!r}"
+            for one in fields(self)
+            if getattr(self, one.name) not in (one.default, ANY, (), {}, None)
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
