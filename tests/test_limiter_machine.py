@@ -24,6 +24,7 @@ UNTIL_FOUND: Final = settings(
     phases=[Phase.generate],
     database=None,
     report_multiple_bugs=False,
+    derandomize=True,
 )
 
 

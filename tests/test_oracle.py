@@ -165,7 +165,7 @@ class Watched(Gateway):
         await super().reset(*scopes)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(60))
 @given(strategies.histories(30))
 def test_no_history_of_a_sound_limiter_is_a_fault(history: History) -> None:
     """R1-R12: whatever happens to a sound limiter, the oracle has nothing to say."""

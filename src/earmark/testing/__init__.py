@@ -4,6 +4,7 @@
     check_backend                holds a backend to the contract of all backends
     FaultyBackend                a backend whose messages go wrong as a script says
     fake_redis_backend           the Redis backend on fakeredis (which has to be installed)
+    provider                     a stand-in for a provider over HTTP
     rows, contract, plain        the notation of the contract, its cases, and a backend to start from
     pytest                       the contract as a test of pytest
     machine, strategies          for hypothesis: `LimiterMachine`, and what it and others draw
