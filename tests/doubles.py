@@ -1,6 +1,6 @@
-"""Backends that misbehave, and a look at what one keeps.
+"""A backend that stands still, and a look at what one keeps.
 
-A double passes on every message that it does not spoil, so that what it shows is the limiter's doing.
+The double passes on every message that it does not spoil, so that what it shows is the limiter's doing.
 """
 
 from __future__ import annotations
@@ -36,25 +36,6 @@ class Stalling:
             if where == "before":
                 await self._inner.reserve(*message)
         raise AssertionError
-
-
-class Failing:
-    """A backend that cannot resolve, the first ten times."""
-
-    instant = None
-
-    def __init__(self, inner: MemoryBackend) -> None:
-        self._inner = inner
-        self.tried = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def resolve(self, *message: Any, **more: Any) -> Any:
-        self.tried += 1
-        if self.tried <= 10:
-            raise LookupError(self.tried)
-        return await self._inner.resolve(*message, **more)
 
 
 def reachable(root: object) -> list[object]:

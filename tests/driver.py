@@ -1,342 +1,44 @@
-"""Runs one history twice, through `Limiter` on the memory backend and through the plain model, and compares them.
-
-After each step every scope is looked at, so that a step that changed what it should not is caught there, and not where
-it first matters; the number of things that the backend keeps must be the model's, too (R2, R14).
-"""
+"""The kit's driver on the memory backend: the number of things that it keeps must be the model's, too (R2, R14)."""
 
 from __future__ import annotations
 
-import warnings
-import weakref
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
-from earmark import Limiter, MemoryBackend, RateLimited, RequestIdConflict, Reservation
-from tests import strategies as do
-from tests.model import Model
-from tests.model_values import Hold, Line, Refusal, Statuses, asks_of
-from tests.player import AGES, START, Player
-from tests.translation import first_when, line_of, run, scope_of, us_of
+from earmark import MemoryBackend, Reservation
+from earmark.testing import ManualClock
+from earmark.testing.histories import driver
+from earmark.testing.histories.gateway import Gateway
+from earmark.testing.histories.steps import Offer
 
 
-@dataclass(eq=False)
-class Pair:
-    """One reservation on both sides."""
+class Either(Gateway):
+    """Resolves by the limiter's verb and by the handle's, in turns."""
 
-    hold: Hold
-    handle: Reservation | None
-    step: do.PreCommit
-    entered: bool = False
+    turn = 0
+
+    async def resolve(self, reservation: Reservation, verb: str, *usage: Any) -> bool:
+        self.turn += 1
+        if self.turn % 2:
+            return await super().resolve(reservation, verb, *usage)
+        won: bool = await getattr(reservation, verb)(*usage)
+        return won
 
 
-class Driver(Player):
+class Driver(driver.Driver):
     """One history, through the memory backend and through the model."""
 
-    def __init__(self, offers: tuple[do.Offer, ...]) -> None:
-        super().__init__(offers)
-        self.backend = MemoryBackend(clock=self.clock)
-        self.limiter = Limiter(self.backend)
-        self.model = Model()
-        self.model.now = START
-        self.pairs: list[Pair] = []
-        self.names: set[str] = set()
-        self.refused: list[RateLimited] = []
-        self.turn = 0
-        self.check()
+    def __init__(self, offers: tuple[Offer, ...]) -> None:
+        super().__init__(offers, self.make)
 
-    def run(self, steps: tuple[do.Step, ...]) -> None:
-        """Do every step, check after each, and see at the end that nothing is kept."""
-        for step in steps:
-            self.step(step)
-        self.end()
-
-    def step(self, step: do.Step) -> None:
-        """Do one step and check what shows."""
-        self.turn += 1
-        try:
-            getattr(self, f"do_{type(step).__name__.lower()}")(step)
-            self.check()
-        except BaseException:
-            self.let_go()
-            raise
-
-    def let_go(self) -> None:
-        """Resolve what is open, so that a failure is not buried under warnings about dropped handles."""
-        for pair in self.pairs:
-            if pair.handle is not None:
-                run(pair.handle.abandon())
-
-    # What is looked at after each step.
+    def make(self, clock: ManualClock) -> Gateway:
+        self.backend = MemoryBackend(clock=clock)
+        return Either(self.backend)
 
     def check(self) -> None:
-        """The present time, every scope, every handle, and how much is kept."""
-        self.model.now = max(self.model.now, self.us)
-        self.compare(self.look(), self.model.peek(tuple(offer.place for offer in self.offers)))
-        for pair in self.pairs:
-            if pair.handle is not None and self.model.now < pair.hold.keep_until:
-                assert pair.handle.state == pair.hold.state
-            lapsed = pair.hold.slots_until <= self.model.now and pair.hold.has_slots()
-            if lapsed and pair.hold.is_open(self.model.now):
-                self.marks.add("lapsed lease")
+        super().check()
         size, least = self.backend.size(), self.model.size()
         assert least <= size <= least + self.model.buckets_just_over(), (size, least)
 
-    def look(self) -> Any:
-        """What every scope shows."""
-        return run(self.limiter.peek(*map(scope_of, self.offers)))
-
-    def compare(self, got: Any, expected: Statuses) -> None:
-        """Statuses equal the model's, and each `reset_after` is when nothing is used, and no later."""
-        shown = tuple(
-            (
-                status.key,
-                tuple(
-                    (line_of(s.limit), s.used, s.remaining, s.would_refuse) for s in status.limits
-                ),
-            )
-            for status in got
-        )
-        assert shown == expected
-        for status in got:
-            for one in status.limits:
-                self.check_reset(status.key, line_of(one.limit), one.reset_after)
-
-    def check_reset(self, key: str, line: Line, reset_after: float | None) -> None:
-        """A fixed window's end; for the others the first microsecond at which nothing is used."""
-        now = self.model.now
-        if line.metric == "concurrency" or (line.algorithm == "token_bucket" and not line.amount):
-            assert reset_after is None
-            return
-        assert reset_after is not None
-        us = us_of(reset_after)
-        self.resets.append(us)
-        if line.algorithm == "fixed_window":
-            assert us == line.window - now % line.window
-            return
-        assert first_when(us, lambda d: self.model.used(key, line, now + d) == 0), (line, us)
-
-    def check_refusal(self, refused: RateLimited, expected: list[Refusal]) -> None:
-        """R3: each refusal with its figures, in order; each wait is the shortest that helps; the longest of them."""
-        got = [(d.key, line_of(d.limit), d.used, d.asked) for d in refused.denials]
-        assert got == [(e.place.key, e.line, e.used, e.asked) for e in expected]
-        now, waits = self.model.now, []
-        for denial, want in zip(refused.denials, expected, strict=True):
-            key, line = want.place.key, want.line
-            self.check_reset(key, line, denial.reset_after)
-            if want.never or line.metric == "concurrency":
-                assert denial.retry_after is None
-                continue
-            assert denial.retry_after is not None
-            us = us_of(denial.retry_after)
-            assert first_when(us, lambda d: self.model.admits(key, line, want.asked, now + d)), want  # noqa: B023
-            waits.append(denial.retry_after)
-        never = any(want.never for want in expected)
-        assert refused.retryable is not never
-        assert refused.retry_after == (None if never or not waits else max(waits))
-        self.retry = us_of(max(waits, default=0))
-        self.marks |= {"refusal"} | ({"impossible ask"} if never else set())
-
-    # The steps.
-
-    def pick(self, number: int) -> Pair | None:
-        """The reservation of a number, from the last one backwards, if its handle is still there."""
-        pair = self.pairs[-1 - number % len(self.pairs)] if self.pairs else None
-        return pair if pair and pair.handle is not None else None
-
-    def do_precommit(self, step: do.PreCommit) -> None:
-        """Ask, under an id of the caller's or a new one."""
-        name = None if step.name is None else f"id{step.name}"
-        if step.name is not None and step.name < 0 and self.pairs:
-            name = self.pairs[step.name % len(self.pairs)].hold.request_id
-        self.ask(step, name)
-
-    def do_again(self, step: do.Again) -> None:
-        """Ask for the same id: the reservation that is open (R9), else a new one."""
-        if self.pairs:
-            pair = self.pairs[-1 - step.hold % len(self.pairs)]
-            self.ask(pair.step._replace(offers=pair.step.offers[::-1]), pair.hold.request_id)
-
-    def ask(self, step: do.PreCommit, name: str | None) -> None:
-        """Ask both; they answer alike."""
-        offers = self.chosen(step.offers)
-        places = tuple(offer.place for offer in offers)
-        if name is not None:
-            self.marks |= {"reused id"} if name in self.names else set()
-            self.names.add(name)
-        lease = None if step.lease is None else us_of(step.lease)
-        asks = asks_of(step.tokens, dict(step.amounts))
-        expected = self.model.pre_commit(places, asks, name or f"own{self.turn}", lease)
-        call = self.limiter.pre_commit(
-            *map(scope_of, offers),
-            tokens=step.tokens,
-            amounts=dict(step.amounts) or None,
-            request_id=name,
-            lease=step.lease,
-        )
-        answer: Reservation | RateLimited | RequestIdConflict
-        try:
-            answer = run(call)
-        except (RateLimited, RequestIdConflict) as refused:
-            answer = refused.with_traceback(None)  # whose frames would keep the handles
-        if isinstance(answer, RateLimited):
-            assert isinstance(expected, list), f"refused, and not admitted: {answer}"
-            self.refused.append(answer)
-            self.check_refusal(answer, expected)
-        elif isinstance(answer, RequestIdConflict):
-            assert (expected, answer.request_id) == ("conflict", name)
-            self.marks.add("conflict of ids")
-        else:
-            assert isinstance(expected, Hold), f"admitted, and not {expected}"
-            self.admitted(answer, expected, step)
-
-    def admitted(self, handle: Reservation, expected: Hold, step: do.PreCommit) -> None:
-        """The same reservation where it was open (R9), else a new one that says what the model says."""
-        for pair in self.pairs:
-            if pair.hold is expected:
-                assert handle is pair.handle
-                self.marks.add("open id asked again")
-                return
-        if expected.request_id.startswith("own"):
-            expected.request_id = handle.request_id
-        assert handle.request_id == expected.request_id
-        self.pairs.append(Pair(expected, handle, step))
-        assert [scope.key for scope in handle.scopes] == [place.key for place in expected.places]
-        assert all(handle.held[d.line.metric] == d.amount for d in expected.debits)
-        self.compare(handle.statuses, expected.statuses)
-        if any(one.would_refuse for _, lines in expected.statuses for one in lines):
-            self.marks.add("would refuse")
-
-    def resolve(self, pair: Pair, verb: str, *arguments: Any) -> bool:
-        """Resolve the library's side, by the limiter's verb or by the handle's, in turns."""
-        if self.turn % 2:
-            return bool(run(getattr(self.limiter, verb)(pair.handle, *arguments)))
-        return bool(run(getattr(pair.handle, verb)(*arguments)))
-
-    def do_settle(self, step: do.Settle) -> None:
-        """Settle: the same call resolves it on both sides."""
-        pair = self.pick(step.hold)
-        if pair is None:
-            return
-        self.see_rollover(pair.hold)
-        used = dict(step.used) if type(step.used) is tuple else step.used
-        done = self.model.settle(pair.hold, used)  # type: ignore[arg-type]
-        assert self.resolve(pair, "settle_success", used) is done
-
-    def see_rollover(self, hold: Hold) -> None:
-        """Note a hold whose window has gone when it is settled, and one that is kept no longer."""
-        now = self.model.now
-        windows = {(d.line.window, d.at) for d in hold.debits if d.line.algorithm != "token_bucket"}
-        if hold.is_open(now) and any(now // window > at // window for window, at in windows):
-            self.marks.add("rollover between hold and settle")
-        if hold.state == "open" and not hold.is_open(now):
-            self.marks.add("resolved after keep")
-
-    def do_finish(self, step: do.Finish) -> None:
-        """Every way to end a reservation but settling it, and renewal."""
-        pair = self.pick(step.hold)
-        if pair is None or (step.how == "drop" and pair.entered):
-            return
-        model, hold, handle = self.model, pair.hold, pair.handle
-        assert handle is not None
-        self.marks.add(step.how)
-        if step.how == "close":
-            assert self.resolve(pair, "close_reserved_only") is model.close(hold, "closed")
-        elif step.how == "abandon":
-            assert self.resolve(pair, "abandon") is model.close(hold, "abandoned")
-        elif step.how == "cancel":
-            self.see_rollover(hold)
-            assert self.resolve(pair, "cancel") is model.cancel(hold)
-        elif step.how == "renew":
-            assert run(handle.renew()) is model.renew(hold)
-        elif step.how == "drop":
-            del handle
-            self.drop(pair)
-        elif step.how == "enter" and hold.is_open(model.now) and not pair.entered:
-            pair.entered = True
-            run(handle.__aenter__())
-            model.enter(hold)
-        elif step.how == "leave" and pair.entered:
-            pair.entered = False
-            run(handle.__aexit__(None, None, None))
-            model.close(hold, "closed")
-
-    def drop(self, pair: Pair) -> None:
-        """R15: an open handle that is collected warns, and is abandoned by the next message."""
-        assert pair.handle is not None
-        gone = weakref.ref(pair.handle)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            pair.handle = None
-        kinds = {warning.category for warning in caught}
-        caught.clear()  # a warning names its source
-        assert gone() is None, "something keeps the handle"
-        if pair.hold.state != "open":
-            assert not kinds
-        elif pair.hold.is_open(self.model.now):
-            assert kinds == {ResourceWarning}
-        self.model.close(pair.hold, "abandoned")
-
-    def do_add(self, step: do.Add) -> None:
-        """Count afterwards; a repeated id counts once (R8)."""
-        offer = self.offers[step.offer % len(self.offers)]
-        name = None if step.name is None else f"id{step.name}"
-        self.model.add(offer.key if step.bare else offer.place, step.used, name)
-        target = offer.key if step.bare else scope_of(offer)
-        run(self.limiter.add_tokens_post_stream(target, step.used, request_id=name))
-        self.marks.add("post-stream")
-
-    def do_reset(self, step: do.Reset) -> None:
-        """Forgive."""
-        offers = self.chosen(step.offers)
-        self.model.reset(tuple(offer.place for offer in offers))
-        run(self.limiter.reset(*map(scope_of, offers)))
-
-    @property
-    def now(self) -> int:
-        """The model's time."""
-        return self.model.now
-
-    def end_of(self, what: str, number: int) -> float | None:
-        """What the model says."""
-        pair = self.pick(number)
-        if pair is None:
-            return None
-        return pair.hold.slots_until if what == "lease" else pair.hold.keep_until
-
-    def do_bad(self, step: do.Bad) -> None:
-        """R12: an error, and the check after this step finds nothing changed."""
-        scope = scope_of(self.offers[step.offer % len(self.offers)])
-        value, limiter = step.value, self.limiter
-        calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
-            lambda: limiter.pre_commit(scope, tokens=value),
-            lambda: limiter.pre_commit(scope, amounts={"images": value}),
-        ]
-        if value != -1:
-            calls.append(lambda: limiter.add_tokens_post_stream(scope, value))
-        pair = self.pick(0)
-        if pair and pair.handle:
-            settle = pair.handle.settle_success
-            calls += [lambda: settle(value), lambda: settle({"tokens": value})]
-        for call in calls:
-            try:
-                run(call())
-            except (ValueError, TypeError):
-                continue
-            msg = f"{value!r} was taken for an amount"
-            raise AssertionError(msg)
-
     def end(self) -> None:
-        """R14: once everything is over nothing is kept, and what is not over is kept."""
-        for pair in self.pairs:
-            if pair.entered:
-                self.do_finish(do.Finish("leave", self.pairs[::-1].index(pair)))
-        for pair in self.pairs:
-            if pair.handle is not None:
-                self.drop(pair)
-        self.check()
-        self.set_clock(self.model.now + AGES)
-        self.check()
-        self.do_reset(do.Reset(tuple(range(len(self.offers)))))
-        self.check()
+        super().end()
         assert self.backend.size() == 0

@@ -1,85 +1,83 @@
-"""Tables of rows, in the notation of the cases, and the one runner that plays them.
-
-    await play(
-        R("r1", key, tok=80, at=55),
-        R("r2", key, tok=80, at=61),
-        S("r1", 0, at=62),
-        R("r3", key, tok=30, at=63, deny="key.tpm", after=57),
-        used("key.tpm", 80),
-    )
-
-`R` is a pre_commit, `S` a settle_success, `C`, `A` and `X` close, abandon and cancel, `P` an
-add_tokens_post_stream, `N` a renew, `Z` a reset, `Gone` a handle that is dropped while open. `at=` moves the
-clock, and nothing else does. A limit is named by its scope's key and its usual name: "key.tpm", "key.conc", or
-"key.images/10" where it has none.
-
-The runner holds every row to the rules that hold always, so that no table has to say them:
-
-* a refusal changes nothing and creates nothing (R2), every refusing limit is listed, in order, and the whole
-  follows from the parts (R3);
-* an admission's statuses are what `peek` shows;
-* one event, of the right kind, for each admission, refusal and resolution, and none for a lost race (R5).
-"""
+"""The kit's tables, played where the tests say: in memory, unless a test puts another store in its place."""
 
 from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar
 
-import pytest
-
-from earmark import (
-    Limit,
-    Limiter,
-    Limits,
-    LimitStatus,
-    MemoryBackend,
-    RateLimited,
-    Reservation,
-    Scope,
-    Usage,
+from earmark import MemoryBackend
+from earmark.testing import table
+from earmark.testing.rows import (
+    VERBS,
+    A,
+    C,
+    Empty,
+    Gone,
+    N,
+    P,
+    R,
+    Resolve,
+    S,
+    See,
+    X,
+    Z,
+    key,
+    resolve,
+    used,
 )
-from earmark.testing import ManualClock
+from earmark.testing.table import ANY, Row, expect, label
 
-ANY: Final[Any] = ...
-"""As the expected value of a row: not looked at."""
-
-_WINDOWS: Final[Mapping[float, str]] = {1: "s", 60: "m", 3_600: "h", 86_400: "d"}
-_METRICS: Final = {"requests": "r", "tokens": "t", "input_tokens": "it", "output_tokens": "ot"}
-VERBS: Final = {
-    "settle_success": "settled",
-    "close_reserved_only": "closed",
-    "abandon": "abandoned",
-    "cancel": "cancelled",
-}
-"""Each resolving verb, and the state that it leads to."""
-
-
-def label(key: str, limit: Limit) -> str:
-    """The name of one limit of one scope, as rows write it: "key.tpm"."""
-    if limit.metric == "concurrency":
-        return f"{key}.conc"
-    assert limit.window is not None
-    if limit.metric in _METRICS and limit.window in _WINDOWS:
-        return f"{key}.{_METRICS[limit.metric]}p{_WINDOWS[limit.window]}"
-    return f"{key}.{limit.metric}/{limit.window:g}"
-
-
-def expect(what: str, actual: object, expected: object) -> None:
-    """Fail, with both values, unless they are equal. `ANY` equals everything."""
-    if expected is not ANY and actual != expected:
-        msg = f"{what}: got {actual!r}, expected {expected!r}"
-        raise AssertionError(msg)
+__all__ = [
+    "ANY",
+    "VERBS",
+    "A",
+    "C",
+    "Empty",
+    "Gone",
+    "N",
+    "P",
+    "R",
+    "Resolve",
+    "Row",
+    "S",
+    "See",
+    "Stores",
+    "Table",
+    "X",
+    "Z",
+    "expect",
+    "key",
+    "label",
+    "play",
+    "quiet",
+    "resolve",
+    "used",
+]
 
 
-def resolve(handle: Reservation, verb: str, usage: int = 25) -> Awaitable[bool]:
-    """Call a verb of the handle itself; a settlement uses `usage`."""
-    answer: Awaitable[bool] = getattr(handle, verb)(*([usage] if verb == "settle_success" else []))
-    return answer
+class Stores:
+    """Where tables are played: `make` makes the backend of a table.
+
+    Beside what every backend has, it has `size()`: how many things it keeps that still count.
+    """
+
+    make: ClassVar[Any] = MemoryBackend
+
+
+class Table(table.Table):
+    """A table that is played there."""
+
+    def __init__(self, *, lease: float = 60.0, start: float = 0.0) -> None:
+        super().__init__(Stores.make, lease=lease, start=start)
+
+
+async def play(*of: Row, lease: float = 60.0, start: float = 0.0) -> None:
+    """Play one table from nothing."""
+    async with Table(lease=lease, start=start) as table:
+        await table.play(*of)
 
 
 @contextmanager
@@ -91,294 +89,3 @@ def quiet() -> Iterator[None]:
         yield
         gc.collect()
     expect("warnings", [str(one.message) for one in caught], [])
-
-
-class Stores:
-    """Where tables are played: `make` makes the backend of a table, in memory unless somebody put another in its place.
-
-    Beside what every backend has, it has `size()`: how many things it keeps that still count.
-    """
-
-    make: ClassVar[Any] = MemoryBackend
-
-
-class Table:
-    """A limiter on a clock that only rows move. Leaving it abandons what is still open."""
-
-    def __init__(self, *, lease: float = 60.0, start: float = 0.0) -> None:
-        self.clock = ManualClock(start)
-        self.backend = Stores.make(clock=self.clock, lease=lease)
-        self.events: list[Any] = []
-        self.limiter = Limiter(self.backend, observers=(self.events.append,))
-        self.handles: dict[str, Reservation] = {}
-        self.scopes: dict[str, Scope] = {}
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for handle in self.handles.values():
-            await handle.abandon()
-        await self.limiter.aclose()
-
-    async def play(self, *rows: Row) -> None:
-        """Play the rows in order; a failure names its row."""
-        for number, row in enumerate(rows, 1):
-            if row.at is not None:
-                self.clock.set(row.at)
-            try:
-                await row.play(self)
-            except BaseException as error:
-                error.add_note(f"in row {number} of {len(rows)}: {row!r}")
-                raise
-
-    def know(self, scopes: Iterable[Scope]) -> None:
-        """Remember scopes, so that rows can name their limits."""
-        self.scopes.update((scope.key, scope) for scope in scopes)
-
-    async def look(self) -> dict[str, LimitStatus]:
-        """Every limit of every scope that was named so far, as `peek` shows it."""
-        seen = await self.limiter.peek(*self.scopes.values()) if self.scopes else ()
-        return {label(scope.key, one.limit): one for scope in seen for one in scope.limits}
-
-    def kinds(self) -> list[str]:
-        """The kinds of all events so far."""
-        return [event.kind for event in self.events]
-
-
-async def play(*rows: Row, lease: float = 60.0, start: float = 0.0) -> None:
-    """Play one table from nothing."""
-    async with Table(lease=lease, start=start) as table:
-        await table.play(*rows)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of a table: at `at`, or when the last one happened. A bare row only moves the clock."""
-
-    at: float | None = None
-
-    async def play(self, table: Table) -> None:
-        """Do it, and fail unless it goes as the row says."""
-
-
-@dataclass(frozen=True, init=False)
-class R(Row):
-    """A pre_commit under the name `name`: admitted, or refused by exactly the limits that `deny` lists.
-
-    `after` is the retry_after of the whole, None where there must be none; `never` says that it must not be
-    retryable. The asks are `tok`, an int or a `Usage`, and `amounts`.
-    """
-
-    name: str
-    scopes: tuple[Scope, ...]
-    deny: tuple[str, ...]
-    after: float | None
-    never: bool
-    arguments: Mapping[str, Any] = field(hash=False)
-
-    def __init__(
-        self,
-        name: str,
-        *scopes: Scope,
-        tok: int | Usage = 0,
-        at: float | None = None,
-        deny: str = "",
-        after: float | None = ANY,
-        never: bool = False,
-        **arguments: Any,
-    ) -> None:
-        values: dict[str, Any] = {
-            "name": name,
-            "scopes": scopes,
-            "at": at,
-            "deny": tuple(deny.split()),
-        }
-        values |= {"after": after, "never": never, "arguments": {"tokens": tok, **arguments}}
-        for key, value in values.items():
-            object.__setattr__(self, key, value)
-
-    async def play(self, table: Table) -> None:
-        table.know(self.scopes)
-        before = (await table.look(), table.backend.size())
-        told = len(table.events)
-        try:
-            handle = await table.limiter.pre_commit(*self.scopes, **self.arguments)
-        except RateLimited as refusal:
-            self._refused(refusal)
-            expect(
-                "what a refusal changed (R2)", (await table.look(), table.backend.size()), before
-            )
-            expect(
-                "events", [kind for kind in table.kinds()[told:] if kind != "expired"], ["refused"]
-            )
-            return
-        table.handles[self.name] = handle
-        expect("admitted, where these should refuse", (), self.deny)
-        expect("state", handle.state, "open")
-        expect("statuses, against peek", *await self._both(table, handle))
-        expect("events", [kind for kind in table.kinds()[told:] if kind != "expired"], ["admitted"])
-
-    async def _both(self, table: Table, handle: Reservation) -> tuple[object, object]:
-        peeked = await table.limiter.peek(*self.scopes)
-        both = (handle.statuses, peeked)
-        told, shown = (
-            [
-                (scope.key, one.limit, one.used, one.remaining, one.reset_after)
-                for scope in statuses
-                for one in scope.limits
-            ]
-            for statuses in both
-        )
-        return told, shown
-
-    def _refused(self, refusal: RateLimited) -> None:
-        denials = refusal.denials
-        expect("refused by", tuple(label(one.key, one.limit) for one in denials), self.deny)
-        expect("retry_after", refusal.retry_after, self.after)
-        expect("retryable", refusal.retryable, not self.never)
-        waits = [one.retry_after for one in denials if one.retry_after is not None]
-        whole = max(waits) if waits and refusal.retryable else None
-        expect("retry_after of the whole (R3)", refusal.retry_after, whole)
-        for one in denials:
-            if one.limit.metric == "concurrency":
-                expect(
-                    "times of a concurrency limit", (one.retry_after, one.reset_after), (None, None)
-                )
-            elif one.retry_after is not None:
-                micros = one.retry_after * 1_000_000
-                expect(
-                    "positive whole microseconds",
-                    (micros > 0, abs(micros - round(micros)) < 1e-3),
-                    (True, True),
-                )
-
-
-@dataclass(frozen=True)
-class Resolve(Row):
-    """A verb on the handle of `name`; `won` says whether this call must be the one that resolves."""
-
-    name: str
-    verb: str
-    usage: int | Usage | Mapping[str, int] | None = None
-    won: bool = True
-
-    async def play(self, table: Table) -> None:
-        handle, told = table.handles[self.name], len(table.events)
-        arguments = () if self.usage is None else (self.usage,)
-        expect(self.verb, await getattr(table.limiter, self.verb)(handle, *arguments), self.won)
-        if self.won:
-            expect("state", handle.state, VERBS[self.verb])
-        events = [event for event in table.events[told:] if event.kind in VERBS.values()]
-        expected = [(VERBS[self.verb], handle.request_id)] if self.won else []
-        expect("events", [(event.kind, event.request_id) for event in events], expected)
-
-
-def S(  # noqa: N802 - the notation of the cases
-    name: str, usage: int | Usage | Mapping[str, int], *, at: float | None = None, won: bool = True
-) -> Resolve:
-    """A settle_success with `usage`."""
-    return Resolve(name, "settle_success", usage, won, at=at)
-
-
-def C(name: str, *, at: float | None = None, won: bool = True) -> Resolve:  # noqa: N802
-    """A close_reserved_only."""
-    return Resolve(name, "close_reserved_only", None, won, at=at)
-
-
-def A(name: str, *, at: float | None = None, won: bool = True) -> Resolve:  # noqa: N802
-    """An abandon."""
-    return Resolve(name, "abandon", None, won, at=at)
-
-
-def X(name: str, *, at: float | None = None, won: bool = True) -> Resolve:  # noqa: N802
-    """A cancel."""
-    return Resolve(name, "cancel", None, won, at=at)
-
-
-@dataclass(frozen=True)
-class N(Row):
-    """A renew by the handle of `name`, which must answer `held`."""
-
-    name: str
-    held: bool = True
-
-    async def play(self, table: Table) -> None:
-        expect("renew", await table.handles[self.name].renew(), self.held)
-
-
-@dataclass(frozen=True)
-class P(Row):
-    """An add_tokens_post_stream of `tokens` for a bare key or a scope."""
-
-    target: str | Scope
-    tokens: int | Usage
-    id: str | None = None
-
-    async def play(self, table: Table) -> None:
-        if isinstance(self.target, Scope):
-            table.know((self.target,))
-        await table.limiter.add_tokens_post_stream(self.target, self.tokens, request_id=self.id)
-
-
-@dataclass(frozen=True)
-class Z(Row):
-    """A reset of `scope`."""
-
-    scope: Scope
-
-    async def play(self, table: Table) -> None:
-        table.know((self.scope,))
-        await table.limiter.reset(self.scope)
-
-
-@dataclass(frozen=True)
-class Gone(Row):
-    """The handle of `name` is dropped while open: one ResourceWarning, and it is abandoned (R15)."""
-
-    name: str
-
-    async def play(self, table: Table) -> None:
-        handles = [table.handles.pop(self.name)]
-        with pytest.warns(ResourceWarning) as warned:
-            handles.clear()
-        expect("warnings", len(warned), 1)
-
-
-@dataclass(frozen=True)
-class See(Row):
-    """What `peek` shows of one limit: `of` names it, `scope` where no earlier row did."""
-
-    of: str
-    used: int = ANY
-    left: int = ANY
-    resets: float | None = ANY
-    refuses: bool = ANY
-    scope: Scope | None = None
-
-    async def play(self, table: Table) -> None:
-        if self.scope is not None:
-            table.know((self.scope,))
-        status = (await table.look())[self.of]
-        expect(f"used of {self.of}", status.used, self.used)
-        expect(f"remaining of {self.of}", status.remaining, self.left)
-        expect(f"reset_after of {self.of}", status.reset_after, self.resets)
-        expect(f"would_refuse of {self.of}", status.would_refuse, self.refuses)
-
-
-def used(of: str, n: int, *, at: float | None = None, scope: Scope | None = None) -> See:
-    """What is used of the limit that `of` names."""
-    return See(of, used=n, at=at, scope=scope)
-
-
-@dataclass(frozen=True)
-class Empty(Row):
-    """The backend keeps nothing: its size is that of one that was never asked (R14)."""
-
-    async def play(self, table: Table) -> None:
-        expect("size", table.backend.size(), 0)
-
-
-def key(name: str = "key", /, **limits: Any) -> Scope:
-    """Return a scope, by its key and its limits: `key("a", rpm=3)`."""
-    return Scope(name, Limits(**limits))

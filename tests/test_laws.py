@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 from earmark import Limit, Limiter, Limits, MemoryBackend, RateLimited, Reservation, Scope
 from earmark.testing import ManualClock
+from earmark.testing.histories.drawing import histories
+from earmark.testing.histories.steps import History, Step, Wait
+from earmark.testing.histories.translation import by_hand, us_of
+from earmark.testing.histories.values import MOST
 from tests.driver import Driver
-from tests.model_values import MOST
 from tests.scale import examples
-from tests.strategies import History, Step, Wait, histories
-from tests.translation import run, us_of
 
 YEAR: Final = 31_536_000_000_000
 START: Final = 1_000_000_000_007
@@ -53,7 +54,7 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         """Resolve what is open, so that a failure is not buried under warnings about dropped handles."""
         for handle in self.handles:
-            run(handle.abandon())
+            by_hand(handle.abandon())
 
     def at(self, us: int) -> None:
         """Set the time."""
@@ -63,7 +64,7 @@ class Bench:
     def ask(self, tokens: int) -> Reservation | RateLimited:
         """Ask for tokens."""
         try:
-            handle = run(self.limiter.pre_commit(self.scope, tokens=tokens))
+            handle = by_hand(self.limiter.pre_commit(self.scope, tokens=tokens))
         except RateLimited as refused:
             return refused
         self.handles.append(handle)
@@ -72,19 +73,19 @@ class Bench:
     def take(self, tokens: int) -> bool:
         """Ask for tokens, and keep the debit of what was admitted."""
         answer = self.ask(tokens)
-        return isinstance(answer, Reservation) and run(answer.close_reserved_only())
+        return isinstance(answer, Reservation) and by_hand(answer.close_reserved_only())
 
     def count(self, tokens: int) -> None:
         """Count tokens, whatever the limit."""
-        run(self.limiter.add_tokens_post_stream(self.scope, tokens))
+        by_hand(self.limiter.add_tokens_post_stream(self.scope, tokens))
 
     def seen(self) -> Any:
         """Everything that shows, and how much is kept."""
-        return run(self.limiter.peek(self.scope)), self.backend.size()
+        return by_hand(self.limiter.peek(self.scope)), self.backend.size()
 
     def used(self) -> int:
         """What is used of the only limit."""
-        return run(self.limiter.peek(self.scope))[0].limits[0].used
+        return by_hand(self.limiter.peek(self.scope))[0].limits[0].used
 
 
 def limit(amount: int, window: int, algorithm: str, burst: int | None = None) -> Limit:
@@ -183,13 +184,13 @@ def test_never_more_slots_than_the_limit(places: int, steps: list[tuple[int, boo
         live: list[Reservation] = []
         for number, free in steps:
             if free and live:
-                assert run(live.pop(number % len(live)).close_reserved_only())
+                assert by_hand(live.pop(number % len(live)).close_reserved_only())
                 continue
             answer = bench.ask(0)
             assert isinstance(answer, Reservation) is (len(live) < places)
             live += [answer] if isinstance(answer, Reservation) else []
         assert bench.used() == len(live)
-        assert all(run(one.cancel()) for one in live)
+        assert all(by_hand(one.cancel()) for one in live)
 
 
 # A refusal changes nothing.
@@ -230,7 +231,7 @@ def test_retry_after_is_tight_on_both_sides(case: Used, tokens: int) -> None:
     bench = case.bench()
     answer = bench.ask(tokens)
     if isinstance(answer, Reservation):
-        assert run(answer.cancel())
+        assert by_hand(answer.cancel())
         return
     (denial,) = answer.denials
     assert answer.retryable is (tokens <= case.limit.capacity)
@@ -253,7 +254,7 @@ def test_retry_after_is_tight_on_both_sides(case: Used, tokens: int) -> None:
 def test_reset_after_is_when_nothing_is_used(case: Used) -> None:
     """R3: after exactly `reset_after` nothing is used, a microsecond earlier something is (a fixed window: its end)."""
     bench = case.bench()
-    status = run(bench.limiter.peek(bench.scope))[0].limits[0]
+    status = by_hand(bench.limiter.peek(bench.scope))[0].limits[0]
     assert status.reset_after is not None
     wait, now = us_of(status.reset_after), bench.us
     if case.algorithm == "fixed_window":
@@ -282,7 +283,7 @@ def final(held: int, verb: str, actual: int) -> int:
 
 def resolve(one: Reservation, verb: str, actual: int) -> None:
     """Resolve, once."""
-    assert run(getattr(one, verb)(*([actual] if verb == "settle_success" else [])))
+    assert by_hand(getattr(one, verb)(*([actual] if verb == "settle_success" else [])))
 
 
 @settings(max_examples=examples(300))
@@ -301,8 +302,8 @@ def test_order_of_resolvers_and_conservation(
         for one, verb, actual in open_:
             assert isinstance(one, Reservation)
             resolve(one, verb, actual)
-            assert not run(one.settle_success(7))
-        tokens, requests = run(bench.limiter.peek(bench.scope))[0].limits
+            assert not by_hand(one.settle_success(7))
+        tokens, requests = by_hand(bench.limiter.peek(bench.scope))[0].limits
         assert tokens.used == sum(final(held, verb, actual) for held, (verb, actual) in holds)
         assert requests.used == sum(verb != "cancel" for _, (verb, _) in holds)
 
@@ -345,7 +346,7 @@ def test_settling_the_estimate_changes_nothing(case: Used, wait: int) -> None:
         assert isinstance(one, Reservation)
         bench.at(bench.us + min(wait * case.window // 1_000, 3_000_000_000))
         statuses, size = bench.seen()
-        assert run(one.settle_success(case.amount // 2))
+        assert by_hand(one.settle_success(case.amount // 2))
         assert bench.seen() == (statuses, size - 1)
 
 
@@ -360,7 +361,7 @@ def test_counters_saturate(algorithm: str) -> None:
     assert bench.used() == MOST - 40 - (32 if algorithm != "fixed_window" else 0)
     bench.count(MOST)
     assert bench.used() >= MOST - 32
-    assert run(bench.limiter.peek(bench.scope))[0].limits[0].remaining <= 32
+    assert by_hand(bench.limiter.peek(bench.scope))[0].limits[0].remaining <= 32
     assert isinstance(bench.ask(40), RateLimited)
 
 
@@ -372,4 +373,4 @@ def test_no_limits_nothing_kept() -> None:
             assert isinstance(answer, Reservation)
             resolve(answer, ("settle_success", "cancel", "abandon")[number % 3], 5)
             bench.count(500)
-        assert bench.seen() == (run(bench.limiter.peek(bench.scope)), 0)
+        assert bench.seen() == (by_hand(bench.limiter.peek(bench.scope)), 0)

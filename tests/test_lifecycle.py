@@ -18,7 +18,7 @@ from earmark import (
     Reservation,
     Scope,
 )
-from tests.doubles import Failing
+from earmark.testing import LOST, FaultyBackend
 from tests.rows import (
     VERBS,
     A,
@@ -260,7 +260,8 @@ async def test_r15_what_cannot_be_abandoned_is_logged_and_disturbs_no_message(
     monkeypatch.setattr(logger, "propagate", False)
     monkeypatch.setattr(logger, "handlers", [messages])
     async with Table() as table:
-        backend: Any = Failing(table.backend)
+        backend = FaultyBackend(table.backend)
+        backend.script("resolve", *[LOST] * 10)
         limiter = Limiter(backend)
         handles = [await limiter.pre_commit(WIDE, tokens=40)]
         with pytest.warns(ResourceWarning) as warned:
@@ -269,18 +270,19 @@ async def test_r15_what_cannot_be_abandoned_is_logged_and_disturbs_no_message(
         with quiet():
             (status,) = await limiter.peek(WIDE)
         assert status["tokens"].used == 40
-        assert backend.tried == 1
+        assert backend.sent["resolve"] == 1
         assert len(messages.seen) == 1
 
 
 async def test_r5_a_verb_that_fails_may_be_tried_again() -> None:
     """R5, C24: nothing is resolved until the store says so: the error reaches the caller, the handle is open."""
     async with Table() as table:
-        backend: Any = Failing(table.backend)
+        backend = FaultyBackend(table.backend)
+        backend.script("resolve", *[LOST] * 10)
         limiter = Limiter(backend)
         reservation = await limiter.pre_commit(WIDE, tokens=40)
         for _ in range(10):
-            with pytest.raises(LookupError):
+            with pytest.raises(ConnectionError):
                 await reservation.settle_success(25)
             assert reservation.state == "open"
         assert await reservation.settle_success(25) is True

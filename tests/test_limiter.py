@@ -77,7 +77,7 @@ async def test_observers_hear_of_everything_once() -> None:
         assert added.used == {"tokens": 7}
         assert not any(event.denials for event in table.events if event.kind != "refused")
         with pytest.raises(FrozenInstanceError):
-            admitted.kind = "refused"
+            admitted.kind = "refused"  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def test_an_observer_cannot_change_what_it_hears_of() -> None:

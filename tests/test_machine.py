@@ -11,11 +11,8 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 
-from tests.driver import Driver
-from tests.model_values import SECOND, Line
-from tests.reached import Reached
-from tests.scale import examples
-from tests.strategies import (
+from earmark.testing.histories.drawing import histories
+from earmark.testing.histories.steps import (
     Add,
     Amend,
     Finish,
@@ -25,8 +22,11 @@ from tests.strategies import (
     Settle,
     Wait,
     WaitFor,
-    histories,
 )
+from earmark.testing.histories.values import SECOND, Line
+from tests.driver import Driver
+from tests.reached import Reached
+from tests.scale import examples
 
 PARTS: Final = 10
 HISTORIES: Final = 5_000

@@ -21,10 +21,10 @@ from earmark.backends.protocol import Backend
 from earmark.backends.redis.messages import Message
 from earmark.core.hold import Hold
 from earmark.ids import name_of
-from tests import strategies as do
-from tests.player import AGES, START, Player
+from earmark.testing.histories import steps as do
+from earmark.testing.histories.player import AGES, START, Player
+from earmark.testing.histories.translation import scope_of, us_of
 from tests.stores import Recording, Sent
-from tests.translation import scope_of, us_of
 
 HORIZON_US: Final = 60_000_000
 

@@ -1,4 +1,4 @@
-"""The contract that every backend passes: the tables of the memory backend, on a real server and on fakeredis.
+"""The contract that every backend passes: the kit's, and what is said of memory, on a real server and on fakeredis.
 
 What is collected here are the tests of those modules, played on other stores. A test that is about memory alone is left
 out by name, with its reason.
@@ -19,6 +19,7 @@ from tests import (
     test_cases,
     test_cases_numbers,
     test_cases_settlement,
+    test_contract,
     test_identity,
     test_leases,
     test_once,
@@ -26,7 +27,6 @@ from tests import (
     test_refusals,
     test_settlement,
     test_two_phases,
-    test_windows,
 )
 from tests.servers import RedisServer
 from tests.stores import Store, fake, real
@@ -42,7 +42,7 @@ MODULES: Final = (
     test_cases,
     test_cases_settlement,
     test_cases_numbers,
-    test_windows,
+    test_contract,
     test_two_phases,
     test_settlement,
     test_refusals,

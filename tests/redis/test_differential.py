@@ -14,12 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.model_values import MOST, SECOND, Line
-from tests.reached import Reached
-from tests.scale import examples
-from tests.servers import RedisServer
-from tests.stores import Store, fake, real
-from tests.strategies import (
+from earmark.testing.histories.drawing import histories
+from earmark.testing.histories.steps import (
     Add,
     Again,
     Finish,
@@ -31,8 +27,12 @@ from tests.strategies import (
     Settle,
     Step,
     Wait,
-    histories,
 )
+from earmark.testing.histories.values import MOST, SECOND, Line
+from tests.reached import Reached
+from tests.scale import examples
+from tests.servers import RedisServer
+from tests.stores import Store, fake, real
 from tests.twins import Twins
 
 PARTS: Final = 10

@@ -8,7 +8,7 @@ from typing import Any
 
 from earmark.streams.dialect import Dialect
 from earmark.streams.undecided import Undecided, decided
-from tests.streams.bodies.shape import Event
+from earmark.testing.streams.bodies.shape import Event
 
 
 def read(

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.streams.bodies.good_day import CHAT, CONTENT, MESSAGE, RESPONSE
-from tests.streams.bodies.shape import Stream
+from earmark.testing.streams.bodies.good_day import CHAT, CONTENT, MESSAGE, RESPONSE
+from earmark.testing.streams.bodies.shape import Stream
 
 
 class Sdks:

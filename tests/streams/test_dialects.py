@@ -12,11 +12,11 @@ import pytest
 from earmark.streams import observe_stream
 from earmark.streams.detect import UNKNOWN, detect, factory
 from earmark.streams.dialect import Dialect
+from earmark.testing.streams.bodies import ALL, STREAMS
+from earmark.testing.streams.bodies.chunks import bare, chat, counts
+from earmark.testing.streams.bodies.shape import DONE, Event, Stream
 from earmark.usage import Usage
 from tests.scale import examples
-from tests.streams.bodies import ALL, STREAMS
-from tests.streams.bodies.chunks import bare, chat, counts
-from tests.streams.bodies.shape import DONE, Event, Stream
 from tests.streams.reading import read
 from tests.streams.toys import Told, cut, generate
 
@@ -95,24 +95,12 @@ async def observe(stream: Stream, items: Iterable[Any], dialect: str | None) -> 
     return observed.usage, observed.authoritative, observed.outcome
 
 
-def has_bytes(stream: Stream) -> bool:
-    """Whether the payloads hold bytes, which no JSON has."""
-    return any(
-        isinstance(payload.get("chunk", {}).get("bytes"), bytes) for payload in stream.payloads()
-    )
-
-
 @pytest.mark.parametrize("dialect", ["found", "named"])
 @pytest.mark.anyio
 @by_name
 async def test_any_cutting_of_the_bytes_gives_the_same(stream: Stream, dialect: str) -> None:
     """Whole, byte by byte or cut anywhere, in any framing: the observation is that of the events."""
-    if has_bytes(stream):
-        bodies = []
-    elif all(isinstance(data, dict) and name is None for name, data in stream.events):
-        bodies = [stream.sse(), stream.sse("\r\n"), stream.ndjson(), stream.array()]
-    else:
-        bodies = [stream.sse(), stream.sse("\r\n"), stream.sse("\r")]
+    bodies = stream.framings()
     name = stream.dialect if dialect == "named" else None
     rng = random.Random(stream.name)
     for body in bodies:

@@ -12,12 +12,12 @@ from earmark.amounts import MAX_AMOUNT
 from earmark.streams.counts import Counts, says_output, whole
 from earmark.streams.detect import factory
 from earmark.streams.dialect import Dialect
+from earmark.testing.streams.bodies.anthropic import delta, start
+from earmark.testing.streams.bodies.chunks import bare, chat, counts
+from earmark.testing.streams.bodies.gemini import gemini
+from earmark.testing.streams.bodies.shape import DONE, Event
 from earmark.usage import Usage
 from tests.streams import reading
-from tests.streams.bodies.anthropic import delta, start
-from tests.streams.bodies.chunks import bare, chat, counts
-from tests.streams.bodies.gemini import gemini
-from tests.streams.bodies.shape import DONE, Event
 
 NO_COUNTS = [
     -1,

@@ -12,9 +12,9 @@ from earmark.streams import detect as registry
 from earmark.streams import observe_stream
 from earmark.streams.detect import UNKNOWN, detect, factory, register
 from earmark.streams.dialect import Dialect
+from earmark.testing.streams.bodies import ALL, STREAMS
+from earmark.testing.streams.bodies.shape import Stream
 from earmark.usage import Usage
-from tests.streams.bodies import ALL, STREAMS
-from tests.streams.bodies.shape import Stream
 from tests.streams.toys import Told, Toy, generate, run_now, sse
 
 SAY_NOTHING: list[tuple[str | None, Any]] = [

@@ -31,10 +31,10 @@ from earmark.streams.response import usage_from_response
 from earmark.streams.sse import lone_cr
 from earmark.streams.undecided import Undecided, decided
 from earmark.streams.watcher import Watcher
+from earmark.testing.streams.bodies import ALL
 from earmark.usage import Usage
 from tests.reached import Reached
 from tests.scale import examples
-from tests.streams.bodies import ALL
 from tests.streams.toys import cut
 
 NAMES = (

@@ -8,10 +8,10 @@ import pytest
 
 from earmark.streams.detect import factory
 from earmark.streams.dialect import Dialect
+from earmark.testing.streams.bodies import ALL
+from earmark.testing.streams.bodies.others import chunk, metrics
+from earmark.testing.streams.bodies.shape import Event, Stream
 from earmark.usage import Usage
-from tests.streams.bodies import ALL
-from tests.streams.bodies.others import chunk, metrics
-from tests.streams.bodies.shape import Event, Stream
 from tests.streams.reading import read
 from tests.streams.toys import run_now
 

@@ -10,11 +10,11 @@ import pytest
 from earmark import Limiter, Limits, MemoryBackend, Scope
 from earmark.streams import ObservedStream, observe_stream
 from earmark.testing import ManualClock
+from earmark.testing.streams.bodies import ALL
+from earmark.testing.streams.bodies.gemini import gemini, tokens
+from earmark.testing.streams.bodies.others import chunk
+from earmark.testing.streams.bodies.shape import Event, Stream
 from earmark.usage import Usage
-from tests.streams.bodies import ALL
-from tests.streams.bodies.gemini import gemini, tokens
-from tests.streams.bodies.others import chunk
-from tests.streams.bodies.shape import Event, Stream
 from tests.streams.toys import DONE, Source, Told, Toy, consume, sse, take
 
 pytestmark = pytest.mark.anyio

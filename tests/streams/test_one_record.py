@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from earmark.streams import Observed
+from earmark.testing.streams.bodies import ALL
+from earmark.testing.streams.bodies.chunks import bare, chat, counts
+from earmark.testing.streams.bodies.shape import DONE, Event, Stream
 from tests.reached import Reached
 from tests.scale import examples
-from tests.streams.bodies import ALL
-from tests.streams.bodies.chunks import bare, chat, counts
-from tests.streams.bodies.shape import DONE, Event, Stream
 from tests.streams.test_dialects_fuzz import NAMES
 from tests.streams.toys import cut, run_now, sse
 

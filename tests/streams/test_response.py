@@ -9,11 +9,11 @@ import pytest
 
 from earmark.streams.detect import detect, factory
 from earmark.streams.response import usage_from_response
+from earmark.testing.streams.bodies import STREAMS
+from earmark.testing.streams.bodies.chunks import counts, details
+from earmark.testing.streams.bodies.gemini import tokens
+from earmark.testing.streams.bodies.shape import Stream
 from earmark.usage import Usage
-from tests.streams.bodies import STREAMS
-from tests.streams.bodies.chunks import counts, details
-from tests.streams.bodies.gemini import tokens
-from tests.streams.bodies.shape import Stream
 from tests.streams.reading import read
 
 # The whole answer to the request of each of these streams.

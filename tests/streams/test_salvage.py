@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from earmark.streams.kept import HEAD, TAIL, Kept
 from earmark.streams.salvage import CUT, salvage
+from earmark.testing.streams.bodies.others import metrics
 from earmark.usage import Usage
 from tests.scale import examples
-from tests.streams.bodies.others import metrics
 from tests.streams.toys import run_now, sse
 
 LONG: Final = 'x\\"{}[],:' * 12_000

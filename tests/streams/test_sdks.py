@@ -27,10 +27,10 @@ from earmark import (
     usage_from_response,
 )
 from earmark.testing import ManualClock
-from tests.streams.bodies import ALL
-from tests.streams.bodies.chunks import bare, counts, details
-from tests.streams.bodies.good_day import CHAT, CONTENT, MESSAGE, RESPONSE
-from tests.streams.bodies.shape import DONE, Stream
+from earmark.testing.streams.bodies import ALL
+from earmark.testing.streams.bodies.chunks import bare, counts, details
+from earmark.testing.streams.bodies.good_day import CHAT, CONTENT, MESSAGE, RESPONSE
+from earmark.testing.streams.bodies.shape import DONE, Stream
 from tests.streams.loopback import Provider, gateway, served
 from tests.streams.sdks import CHUNKS, CONTENTS, MESSAGES, RESPONSES, Call, Sdks, each_call
 from tests.streams.toys import Told

@@ -10,10 +10,10 @@ import pytest
 
 from earmark.streams import Observed
 from earmark.streams.detect import factory
+from earmark.testing.streams.bodies import ALL
+from earmark.testing.streams.bodies.others import chunk
+from earmark.testing.streams.bodies.shape import Event, Stream
 from earmark.usage import Usage
-from tests.streams.bodies import ALL
-from tests.streams.bodies.others import chunk
-from tests.streams.bodies.shape import Event, Stream
 from tests.streams.reading import read
 from tests.streams.test_dialects_fuzz import NAMES
 from tests.streams.toys import DONE, run_now, sse

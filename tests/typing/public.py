@@ -33,7 +33,16 @@ from earmark import (
 )
 from earmark.backends import Backend
 from earmark.http import Answer, answer_to, rate_limit_headers
-from earmark.testing import ManualClock
+from earmark.testing import (
+    CONTRACT,
+    Case,
+    ContractBroken,
+    FaultyBackend,
+    ManualClock,
+    check_backend,
+)
+from earmark.testing.oracle import Oracle
+from earmark.testing.plain import PlainBackend
 
 
 def values() -> None:
@@ -134,3 +143,15 @@ def around(body: Mapping[str, Any]) -> None:
     Limiter(backend)
     Limiter(lease=30.0)  # type: ignore[call-arg]
     earmark.Limter()  # type: ignore[attr-defined]
+
+
+async def kit(broken: ContractBroken, alice: Scope) -> None:
+    """The testing kit takes every backend, and makes backends."""
+    assert_type(await check_backend(MemoryBackend), None)
+    await check_backend(PlainBackend, CONTRACT[:5])
+    backend: Backend = FaultyBackend(PlainBackend())
+    oracle = Oracle(alice, clock=ManualClock())
+    limiter = Limiter(backend, observers=[oracle])
+    assert_type(await oracle.finish(limiter), None)
+    assert_type(broken.failures[0].case, Case)
+    assert_type(broken.rules, frozenset[str])

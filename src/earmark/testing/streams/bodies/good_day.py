@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from earmark.testing.streams.bodies.chunks import bare, chat, counts, details
+from earmark.testing.streams.bodies.gemini import gemini, tokens
+from earmark.testing.streams.bodies.shape import DONE, Stream, named
 from earmark.usage import Usage
-from tests.streams.bodies.chunks import bare, chat, counts, details
-from tests.streams.bodies.gemini import gemini, tokens
-from tests.streams.bodies.shape import DONE, Stream, named
 
 CHAT: Final = Stream(
     "chat",
@@ -21,9 +21,19 @@ CHAT: Final = Stream(
     ),
     Usage(14, 8, 4, None, 3, 22),
 )
-_RESPONSE: Final = {"id": "resp_1", "object": "response", "model": "m", "output": []}
-_TEXT: Final = {"type": "output_text", "text": "Good day", "annotations": []}
-_ITEM: Final = {"id": "msg_1", "type": "message", "role": "assistant", "content": [_TEXT]}
+_RESPONSE: Final[dict[str, Any]] = {
+    "id": "resp_1",
+    "object": "response",
+    "model": "m",
+    "output": [],
+}
+_TEXT: Final[dict[str, Any]] = {"type": "output_text", "text": "Good day", "annotations": []}
+_ITEM: Final[dict[str, Any]] = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "content": [_TEXT],
+}
 _PART: Final = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
 RESPONSE: Final = Stream(
     "response",

@@ -1,6 +1,6 @@
 """Between the library and the plain model: calls without an event loop, and one's words in those of the other.
 
-The memory backend never suspends: a call is run by one `send`, and one that suspended would be an error.
+A store in memory never suspends: a call is run by one `send`, and one that suspended would be an error.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from earmark import Limit, Limits, Scope
-from tests.model_values import SECOND, Line
-from tests.strategies import Offer
+from earmark.limits import Limit, Limits, Scope
+from earmark.testing.histories.steps import Offer
+from earmark.testing.histories.values import SECOND, Line, Place
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 EXACT: Final = 2**51
 
 
-def run(call: Coroutine[Any, Any, T]) -> T:
+def by_hand(call: Coroutine[Any, Any, T]) -> T:
     """Run a call that never suspends."""
     try:
         call.send(None)
@@ -27,7 +27,7 @@ def run(call: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     call.close()
-    msg = "a call on the memory backend suspended"
+    msg = "the call has suspended: it needs an event loop"
     raise AssertionError(msg)
 
 
@@ -61,3 +61,8 @@ def first_when(us: int, true: Callable[[int], bool]) -> bool:
     """Whether `true` holds from `us` on and not one microsecond before (beyond 2**51: as near as a double tells)."""
     slack = 0 if us < EXACT else us >> 50
     return true(us + slack) and (us == 0 or not true(us - 1 - slack))
+
+
+def place_of(scope: Scope) -> Place:
+    """A scope in the model's words."""
+    return Place(scope.key, tuple(map(line_of, scope.limits)), scope.enforce)

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from earmark.testing.streams.bodies.anthropic import STOP, TEXT, delta, start
+from earmark.testing.streams.bodies.shape import Event, Stream, ending, named, unnamed
 from earmark.usage import Usage
-from tests.streams.bodies.anthropic import STOP, TEXT, delta, start
-from tests.streams.bodies.shape import Event, Stream, ending, named, unnamed
 
 _CONVERSE_TEXT: Final = {"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": "hi"}}}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from earmark.testing.streams.bodies.chunks import bare, chat, counts, details
+from earmark.testing.streams.bodies.shape import DONE, Stream
 from earmark.usage import Usage
-from tests.streams.bodies.chunks import bare, chat, counts, details
-from tests.streams.bodies.shape import DONE, Stream
 
 STREAMS: Final = (
     Stream(

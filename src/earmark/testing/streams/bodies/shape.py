@@ -51,6 +51,14 @@ class Stream:
             "[" + ",\r\n".join(json.dumps(data, indent=1) for data in self.payloads()) + "]"
         ).encode()
 
+    def framings(self) -> list[bytes]:
+        """The stream in every framing in which it may come; none where its events hold bytes, which no JSON has."""
+        if any(isinstance(data.get("chunk", {}).get("bytes"), bytes) for data in self.payloads()):
+            return []
+        if all(isinstance(data, Mapping) and name is None for name, data in self.events):
+            return [self.sse(), self.sse("\r\n"), self.ndjson(), self.array()]
+        return [self.sse(), self.sse("\r\n"), self.sse("\r")]
+
     def payloads(self) -> list[Mapping[str, Any]]:
         """The events as an SDK would give them: parsed, without names, without `[DONE]`."""
         return [data for _, data in self.events if not isinstance(data, str)]

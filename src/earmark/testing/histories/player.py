@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from earmark.testing import ManualClock
-from tests import strategies as do
-from tests.model_values import SECOND
+from earmark.testing.clock import ManualClock
+from earmark.testing.histories import steps as do
+from earmark.testing.histories.values import SECOND
 
 START: Final = 1_000_000 * SECOND + 7
 AGES: Final = 400 * 86_400 * SECOND

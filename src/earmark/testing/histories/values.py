@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from earmark import Usage
+from earmark.usage import Usage
 
 SECOND: Final = 1_000_000
 KEEP: Final = 3_600 * SECOND
@@ -121,7 +121,7 @@ class Hold:
     slots_until: float
     keep_until: float
     state: str = "open"
-    debits: list[Debit] = field(default_factory=list)
+    debits: list[Debit] = field(default_factory=list[Debit])
     statuses: Statuses = ()
 
     def is_open(self, at: int) -> bool:
@@ -161,7 +161,7 @@ def parts_of(used: Used) -> dict[str, int | None]:
             "written": used.cache_write_tokens,
             "reasoning": used.reasoning_tokens,
         }
-    names = {} if isinstance(used, int) else used
+    names: Mapping[str, int] = {} if isinstance(used, int) else used
     return {
         "total": used if isinstance(used, int) else names.get("tokens"),
         "input": names.get("input_tokens"),

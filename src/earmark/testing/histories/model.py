@@ -16,8 +16,7 @@ import math
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
-from earmark import Usage
-from tests.model_values import (
+from earmark.testing.histories.values import (
     BARE,
     KEEP,
     MOST,
@@ -40,6 +39,7 @@ from tests.model_values import (
     named_by,
     within,
 )
+from earmark.usage import Usage
 
 BucketState: TypeAlias = tuple[float, Entry]
 

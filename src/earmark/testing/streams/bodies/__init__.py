@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.streams.bodies import anthropic, gemini, openai, openai_endings, others, responses
+from earmark.testing.streams.bodies import (
+    anthropic,
+    gemini,
+    openai,
+    openai_endings,
+    others,
+    responses,
+)
 
 STREAMS: Final = (
     *openai.STREAMS,

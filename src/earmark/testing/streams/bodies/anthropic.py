@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from earmark.testing.streams.bodies.shape import Stream, ending, named, unnamed
 from earmark.usage import Usage
-from tests.streams.bodies.shape import Stream, ending, named, unnamed
 
 
 def start(usage: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.streams.bodies.shape import ABSENT, Event
+from earmark.testing.streams.bodies.shape import ABSENT, Event
 
 
 def chat(
@@ -28,7 +28,13 @@ def chat(
 
 def bare(usage: Any = ABSENT, **more: Any) -> Event:
     """A chunk of a chat completion without choices."""
-    chunk = {"id": "c-1", "object": "chat.completion.chunk", "model": "m", "choices": [], **more}
+    chunk: dict[str, Any] = {
+        "id": "c-1",
+        "object": "chat.completion.chunk",
+        "model": "m",
+        "choices": [],
+        **more,
+    }
     return None, chunk if usage is ABSENT else {**chunk, "usage": usage}
 
 

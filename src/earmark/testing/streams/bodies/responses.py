@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from earmark.testing.streams.bodies.chunks import counts
+from earmark.testing.streams.bodies.shape import DONE, Event, Stream, ending, named, unnamed
 from earmark.usage import Usage
-from tests.streams.bodies.chunks import counts
-from tests.streams.bodies.shape import DONE, Event, Stream, ending, named, unnamed
 
 
 def _response(kind: str, status: str, usage: Any = None, **more: Any) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from earmark.testing.streams.bodies.shape import ABSENT, Event, Stream, ending, unnamed
 from earmark.usage import Usage
-from tests.streams.bodies.shape import ABSENT, Event, Stream, ending, unnamed
 
 
 def gemini(

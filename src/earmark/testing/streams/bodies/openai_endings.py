@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from earmark.testing.streams.bodies.chunks import bare, chat, counts
+from earmark.testing.streams.bodies.shape import DONE, Stream, ending
 from earmark.usage import Usage
-from tests.streams.bodies.chunks import bare, chat, counts
-from tests.streams.bodies.shape import DONE, Stream, ending
 
 STOPPED: Final = {0: "stop"}
 ENDINGS: Final = (

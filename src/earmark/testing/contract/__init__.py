@@ -1,0 +1,44 @@
+"""The contract of a backend, as a table of cases: what every backend does, whatever it keeps its limits in.
+
+Each case names the rules (R…), behaviours (B…) and cases (C…) that it proves, and plays a short history through a
+limiter on a backend that is made for it. It needs an event loop, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from earmark.testing.contract import (
+    changing,
+    faults,
+    identity,
+    leases,
+    messages,
+    numbers,
+    post_stream,
+    refusals,
+    settlement,
+    slots,
+    times,
+    two_phases,
+    windows,
+)
+from earmark.testing.contract.cases import Case
+
+__all__ = ["CONTRACT", "Case"]
+
+CONTRACT: Final[tuple[Case, ...]] = (
+    *windows.cases,
+    *refusals.cases,
+    *times.cases,
+    *two_phases.cases,
+    *settlement.cases,
+    *post_stream.cases,
+    *changing.cases,
+    *identity.cases,
+    *leases.cases,
+    *messages.cases,
+    *slots.cases,
+    *faults.cases,
+    *numbers.cases,
+)

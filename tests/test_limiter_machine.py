@@ -1,0 +1,67 @@
+"""`LimiterMachine`: it plays whatever has a backend's protocol, and finds what is broken there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from earmark import MemoryBackend, Reservation
+from earmark.backends import Backend
+from earmark.testing import ManualClock, fake_redis_backend
+from earmark.testing.machine import Gateway, LimiterMachine
+from earmark.testing.plain import PlainBackend
+from tests.mutants import AdmitsAtTheLimit, CancelKeepsTheSlot
+from tests.scale import examples
+
+FEW: Final = settings(max_examples=examples(40), stateful_step_count=30)
+# What is found need not be shrunk here.
+UNTIL_FOUND: Final = settings(
+    max_examples=400,
+    stateful_step_count=40,
+    phases=[Phase.generate],
+    database=None,
+    report_multiple_bugs=False,
+    derandomize=True,
+)
+
+
+def machine_of(make: Any) -> type[LimiterMachine]:
+    """The machine on a backend."""
+
+    class Machine(LimiterMachine):
+        def make_backend(self, clock: ManualClock) -> Backend:
+            backend: Backend = make(clock=clock)
+            return backend
+
+    return Machine
+
+
+@pytest.mark.parametrize("make", [MemoryBackend, PlainBackend, fake_redis_backend])
+def test_the_machine_on_sound_backends(make: Any) -> None:
+    """R1-R12, R17: each does what the plain model does; what asyncio alone can run is run by the machine's own loop."""
+    run_state_machine_as_test(machine_of(make), settings=FEW)
+
+
+@pytest.mark.parametrize("mutant", [AdmitsAtTheLimit, CancelKeepsTheSlot])
+def test_the_machine_finds_what_is_broken(mutant: Any) -> None:
+    """B5, R7: a fault is found as well by histories that nobody wrote."""
+    with pytest.raises(AssertionError, match=r"\(R|admitted, and should not be"):
+        run_state_machine_as_test(machine_of(mutant), settings=UNTIL_FOUND)
+
+
+def test_a_gateway_of_ones_own_is_played_by_its_own_calls() -> None:
+    """A subclass may hand the machine whatever reserves and resolves: here one that forgets to give anything back."""
+
+    class Careless(Gateway):
+        async def resolve(self, reservation: Reservation, verb: str, *usage: Any) -> bool:
+            return await super().resolve(reservation, "close_reserved_only")
+
+    class Machine(LimiterMachine):
+        def make_gateway(self, clock: ManualClock) -> Gateway:
+            return Careless(MemoryBackend(clock=clock))
+
+    with pytest.raises(AssertionError, match=r"\(R5|what the scopes show"):
+        run_state_machine_as_test(Machine, settings=UNTIL_FOUND)

@@ -1,0 +1,91 @@
+"""The kit's strategies draw what they promise, and what they draw holds."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+from hypothesis import given, settings
+
+from earmark import Limiter, Limits, MemoryBackend, Scope, Usage
+from earmark.streams import Observed, observe_stream
+from earmark.testing import ManualClock, strategies
+from earmark.testing.histories.driver import Driver
+from earmark.testing.histories.gateway import Gateway
+from earmark.testing.histories.steps import History
+from earmark.testing.streams.bodies import ALL
+from earmark.testing.streams.sending import Body
+from tests.reached import Reached
+from tests.scale import examples
+
+reached = Reached("bodies of streams")
+
+
+async def consume(body: Body, seen: list[Observed]) -> list[Any]:
+    """Read a body through an observer to its end, or until nothing more can come."""
+    got: list[Any] = []
+    stream = observe_stream(
+        body.source(),
+        on_complete=seen.append,
+        expected_choices=body.stream.n,
+        dialect=None if body.complete else body.stream.dialect,
+    )
+    with anyio.CancelScope() as scope:
+        async with aclosing(stream) as items:
+            if not body.pieces and body.ending == "hang":
+                return got
+            try:
+                async for item in items:
+                    got.append(item)
+                    if len(got) == len(body.pieces) and body.ending == "hang":
+                        scope.cancel()
+            except ConnectionError:
+                assert body.ending == "error"
+    return got
+
+
+@settings(max_examples=examples(400))
+@given(strategies.bodies())
+def _read(body: Body) -> None:
+    """Read one, and look at what was told of it."""
+    seen: list[Observed] = []
+    got = anyio.run(consume, body, seen)
+    assert got == list(body.pieces)
+    (observed,) = seen
+    if body.complete:
+        assert observed.usage == body.stream.usage
+        assert observed.authoritative == body.stream.authoritative
+    elif body.ending == "error" and observed.outcome != "end":
+        assert observed.outcome == "error"
+    reached.history({body.stream.dialect, body.ending, "whole" if body.whole else "cut off"})
+
+
+def test_any_body_passes_untouched_and_is_told_once() -> None:
+    """B32, B39, C38-C43: in every dialect, however it is cut and however it ends; whole, its usage is the known one."""
+    _read()
+    if reached.histories >= 300:  # of fewer a share says nothing
+        reached.require(0.05, {"stop", "error", "hang", "whole", "cut off"})
+        reached.require(0.02, {stream.dialect for stream in ALL})
+
+
+@settings(max_examples=examples(100))
+@given(strategies.scope_sets(), strategies.limits(), strategies.usages())
+def test_values(scopes: tuple[Scope, ...], limits: Limits, usage: Usage) -> None:
+    """Any usage can be asked of, and settled under, any scopes."""
+    limiter = Limiter(MemoryBackend(clock=ManualClock()))
+
+    async def use() -> None:
+        shadows = [Scope(scope.key, scope.limits, enforce=False) for scope in scopes]
+        reservation = await limiter.pre_commit(*shadows, Scope("other", limits, enforce=False))
+        assert await reservation.settle_success(usage)
+
+    anyio.run(use)
+    assert len({scope.key for scope in scopes}) == len(scopes)
+
+
+@settings(max_examples=examples(20))
+@given(strategies.histories(15))
+def test_a_history_is_played(history: History) -> None:
+    """R1-R12: a history can be played by whoever draws one."""
+    Driver(history.offers, lambda clock: Gateway(MemoryBackend(clock=clock))).run(history.steps)
