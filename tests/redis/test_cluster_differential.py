@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
+from tests.strategies import History, histories
 
 from earmark import Usage
 from earmark.backends.redis.keys import tag_of
@@ -23,7 +24,6 @@ from tests.redis.test_differential import ENOUGH, STEPS
 from tests.scale import examples
 from tests.servers import RedisCluster
 from tests.stores import Store
-from tests.strategies import History, histories
 from tests.twins import Side, Twins
 
 HISTORIES: Final = 200
