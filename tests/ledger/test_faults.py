@@ -203,7 +203,7 @@ async def deaf(ledger: Ledger) -> AsyncIterator[None]:
         await write(work)
         raise Unreachable(None, asked=True)
 
-    ledger._store.write = unheard  # type: ignore[method-assign]
+    ledger._store.write = unheard  # type: ignore[assignment, method-assign]
     yield
     ledger._store.write = write  # type: ignore[method-assign]
 
