@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
-from tests.strategies import History, histories
 
 from earmark import Usage
 from earmark.backends.redis.keys import tag_of
-from tests import strategies as do
+from earmark.testing.histories import steps as do
+from earmark.testing.histories.drawing import histories
+from earmark.testing.histories.steps import History
 from tests.cluster import store
 from tests.reached import Reached
 from tests.redis.test_differential import ENOUGH, STEPS
