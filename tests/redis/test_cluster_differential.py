@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
-from tests.strategies import History, histories
 
 from earmark import Usage
 from earmark.backends.redis.keys import tag_of
