@@ -146,12 +146,20 @@ class Fleet:
         self._timeout = timeout
         self._brief = brief
         self._nodes: dict[Address, Node] = {}
-        self._unrouted: deque[Asked] = deque()  # until there is a chart
+        self._unrouted: deque[Routed] = deque()  # until it is known where they belong
+        self._holes: set[int] = set()  # slots of which that was asked for too long
         self._pausing: dict[Routed, asyncio.TimerHandle] = {}
         self._watch = Watch(self.loop, timeout, self._oldest, self._too_late)
         self._watch.patient = True
         self._survey = Survey(
-            chart, ask, self._is_well, self._learned, self._lose, self._unknown, timeout
+            chart,
+            ask,
+            self._is_well,
+            self._learned,
+            self._is_enough,
+            self._lose,
+            self._unknown,
+            timeout,
         )
         self._lost: Exception | None = None
         self._closed = False
@@ -182,7 +190,7 @@ class Fleet:
         owner = self._chart.owner(asked.slot)
         if owner is not None:
             self._hand_over(asked, owner)
-        elif self._lost is not None or self._closed:
+        elif self._closed or self._is_hole(asked.slot):
             fail(asked, failure(self._lost or CLOSED, sent=asked.again))
         else:
             asked.deadline = self._watch.deadline()
@@ -190,6 +198,10 @@ class Fleet:
             if not self._watch.on:
                 self._watch.begin()
             self._survey.begin()
+
+    def _is_hole(self, slot: int) -> bool:
+        """Whether it is of no use to wait until the master of a slot is known."""
+        return self._lost is not None and (slot in self._holes or not self._chart.is_known)
 
     def _hand_over(self, asked: Routed, address: Address) -> None:
         asked.at = address
@@ -211,7 +223,7 @@ class Fleet:
             there = self._address_of(asked.at, told.host, told.port)
             if is_moved(error):
                 self._chart.move(asked.slot, there)
-                self._rack.sort()
+                self._find()
                 self._survey.begin()
         elif isinstance(error, exceptions.ClusterDownError) and _NOT_SERVED in str(error):
             self._survey.begin()
@@ -265,48 +277,77 @@ class Fleet:
 
     def _learned(self) -> None:
         """There is another chart: everything goes where it belongs by now."""
-        self._rack.sort()
-        self._found_again()
-        left = [*self._unrouted]
-        self._unrouted.clear()
+        self._find()
         for address in self._nodes.keys() - self._chart.masters:
-            left += self._nodes.pop(address).retire()
-        for asked in left:
-            if isinstance(asked, Routed):
-                self._send(asked)
+            for asked in self._nodes.pop(address).retire():
+                if isinstance(asked, Routed):
+                    self._send(asked)
         self.wake()
 
-    def _lose(self, error: Exception) -> None:
-        """There is no chart to go by."""
+    def _find(self) -> None:
+        """More is known: what has waited for that goes on, all else waits as long as it would have."""
+        self._rack.sort()
+        owner = self._chart.owner
+        self._holes = {slot for slot in self._holes if owner(slot) is None}
+        if self._lost is not None and self._chart.is_known and not self._holes:
+            self._lost = None
+            self._standing.back()
+        waiting = [*self._unrouted]
+        self._unrouted.clear()
+        for asked in waiting:
+            if owner(asked.slot) is None:
+                self._unrouted.append(asked)
+            else:
+                self._send(asked)
+
+    def _is_enough(self) -> bool:
+        """Whether the master of every slot is known that is asked for, or was."""
+        waiting = any(not asked.answer.done() for asked in self._unrouted)
+        return self._lost is None and not waiting and not self._rack.is_lost
+
+    def _lose(self, error: Exception, slot: int | None = None) -> None:
+        """There is no chart to go by, or this slot is not on it."""
         if self._lost is None:
             self._standing.lost()
         self._lost = error
         passes = isinstance(failure(error, sent=False), Outage)
         self._standing.found(reason_of(error), passes=passes)
+        if slot is not None:
+            self._holes.add(slot)
         self._fail_unrouted(error)
-
-    def _found_again(self) -> None:
-        if self._lost is not None:
-            self._lost = None
-            self._standing.back()
 
     def _unknown(self) -> None:
         """Nobody will draw a chart any more."""
-        self._fail_unrouted(CLOSED)
+        self._holes.clear()
+        self._fail_unrouted(CLOSED, all_of_them=True)
         if self._lost is not None:
             self._lost = None
             self._standing.gone()
 
-    def _fail_unrouted(self, error: Exception) -> None:
-        while self._unrouted:
-            asked = self._unrouted.popleft()
-            fail(asked, failure(error, sent=asked.again))
+    def _fail_unrouted(self, error: Exception, *, all_of_them: bool = False) -> None:
+        """Whoever waits for what is not to be had is told so; of the others somebody may know still."""
+        waiting = [*self._unrouted]
+        self._unrouted.clear()
+        for asked in waiting:
+            if all_of_them or self._is_hole(asked.slot):
+                fail(asked, failure(error, sent=asked.again))
+            else:
+                self._unrouted.append(asked)
 
-    def _oldest(self) -> Asked | None:
+    def _oldest(self) -> Routed | None:
         return next((asked for asked in self._unrouted if not asked.answer.done()), None)
 
     def _too_late(self) -> None:
-        self._lose(Outage(f"no answer within {self._timeout:g} s", sent=False))
+        asked = self._oldest()
+        if asked is None:
+            return
+        if self._chart.is_known:
+            reason = f"no master is known of slot {asked.slot}"
+            self._lose(Outage(reason, sent=False), asked.slot)
+        else:
+            self._lose(Outage(f"no answer within {self._timeout:g} s", sent=False))
+        if self._oldest() is not None:
+            self._watch.begin()
 
     # What is owed, and the end.
 
@@ -316,7 +357,7 @@ class Fleet:
             return
         for address in self._rack.addresses():
             self._node(address).wake()
-        if self._rack and not self._chart.is_known:
+        if self._rack.is_lost:
             self._survey.begin()
 
     async def aclose(self, seconds: float) -> None:
@@ -325,7 +366,7 @@ class Fleet:
         try:
             if self._rack:
                 self.wake()
-                if not self._chart.is_known:
+                if self._rack.is_lost:
                     await self._survey.finished(seconds)
             nodes = tuple(self._nodes.values())
             left = max(end - self.loop.time(), 0.0)

@@ -58,6 +58,11 @@ class Rack:
         for tray in tuple(self._trays.values()):
             self.put(tray.empty())
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether anything is owed of which nobody knows where it belongs."""
+        return bool(self._trays.get(None))
+
     def addresses(self) -> list[Address]:
         """Those who are owed anything."""
         return [address for address, tray in tuple(self._trays.items()) if address and tray]
