@@ -171,10 +171,13 @@ class Several:
         self, hold: Hold, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
     ) -> bool:
         """True up every part; the first who resolves the name, or else the first part, has won."""
-        message = self._resolution(hold, verb, exact, at_least)
         if hold.is_private:  # there is nobody to be outrun by: all at once
-            answers = await self._carry((message._replace(then=()), *message.then))
+            every = [
+                self._messages.resolve(part, verb, exact, at_least) for part in slices_of(hold)
+            ]
+            answers = await self._carry(every)
         else:
+            message = self._resolution(hold, verb, exact, at_least)
             answers = await self._carry((message,))
             if isinstance(answers[0], str) and has_won(answers[0]):
                 await self._carry(message.then, has_begun=True)
@@ -190,8 +193,9 @@ class Several:
         holds = list(slices_of(hold))
         if hold.request_id is not None:
             holds.insert(0, self._name_of(hold))
-        first, *then = (self._messages.resolve(one, verb, exact, at_least) for one in holds)
-        return first._replace(then=tuple(then))
+        first, *rest = holds
+        then = tuple(self._messages.resolve(one, verb, exact, at_least) for one in rest)
+        return self._messages.resolve(first, verb, exact, at_least, then)
 
     async def _carry(
         self, messages: Sequence[Message], *, has_begun: bool = False
