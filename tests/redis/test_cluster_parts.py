@@ -31,10 +31,6 @@ NAMES: Final = (None, "q")
 
 TAKEN: Final = {"requests": 1, "tokens": 300, "concurrency": 1}
 
-OUTBOX_SECONDS: Final = 3_540
-"""For which a message may be owed."""
-
-
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     """redis-py runs on asyncio alone."""
@@ -199,27 +195,6 @@ async def test_a_name_whose_master_is_out_of_reach_is_resolved_later(
         cross.clock.advance(LEASE)
         assert await cross.used() == [{**TAKEN, "concurrency": 0}] * 3
         await cross.ways[home].accept()
-        await cross.check(*[{"requests": 1, "tokens": 120}] * 3)
-
-
-@pytest.mark.parametrize("name", NAMES)
-async def test_a_settlement_that_is_owed_for_longer_than_the_horizon(
-    shared_cluster: RedisCluster, namespace: str, name: str | None
-) -> None:
-    """R5, R9: its first message is applied, nobody hears of that, and the rest still follows, an hour later at most."""
-    async with crossing(shared_cluster, namespace, timeout=0.3) as cross:
-        reservation = await cross.limiter.pre_commit(*cross.scopes, tokens=300, request_id=name)
-        reservation.token()  # whoever has it may be the first to resolve it
-        home = slot_of(name or cross.keys[0])
-        way = cross.ways[shared_cluster.masters.index(shared_cluster.owner(home))]
-        fault = way.fault("swallow", b'"settle"')
-        settling = asyncio.create_task(cross.limiter.settle_success(reservation, 120))
-        await fault.happened()
-        await way.refuse()
-        assert await settling is True
-        assert cross.limiter.health().owed == 1
-        cross.clock.advance(OUTBOX_SECONDS)
-        await way.accept()
         await cross.check(*[{"requests": 1, "tokens": 120}] * 3)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from redis import exceptions
 
 from earmark.backends.redis.asked import Asked, Watch
-from earmark.backends.redis.chart import Address, Chart, Range
+from earmark.backends.redis.chart import Address, Chart, Range, slot_of
 from earmark.backends.redis.connection import Connection, command
 from earmark.backends.redis.failures import Outage, failure, reason_of
 from earmark.backends.redis.line import CLOSED, Line, fail
@@ -174,6 +174,14 @@ class Fleet:
         """Why some master cannot be asked, or None."""
         downs = (node.down for node in self._nodes.values())
         return self._lost or next((down for down in downs if down is not None), None)
+
+    def trouble(self, message: Message) -> Exception | None:
+        """Why the master of a message cannot be asked now, or None."""
+        owner = self._chart.address_of(message)
+        if owner is None:
+            return self._lost if self._is_hole(slot_of(message)) else None
+        node = self._nodes.get(owner)
+        return None if node is None or node.over else node.down
 
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
         """Have a message answered."""

@@ -2,7 +2,8 @@
 
 No script reaches further than one slot, so that what is one message on a server becomes several here. Each part is a
 reservation of its own, under the id of the whole, judged at its own node's instant. A name that a caller chose stands
-on the slot of that name: it is looked at first, before anything is taken, and claimed last, with all that was seen.
+on the slot of that name: it is looked at first, before anything is taken, and claimed last, with all that was seen. Nor is anything taken, or asked,
+where a node among them is known to be out of reach: it would be given back, and others refused meanwhile.
 Whoever resolves the name, or where there is none the first part, was the first to resolve the whole (R5).
 
 Where a part is refused, or fails, the parts before it are given back by the id before the call returns (R2). Whoever is
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from earmark.backends.protocol import Seen
 from earmark.backends.redis.asked import Again
 from earmark.backends.redis.carrier import Carrier
-from earmark.backends.redis.failures import Outage, StoreError, is_owed
+from earmark.backends.redis.failures import Outage, StoreError, failure, is_owed
 from earmark.backends.redis.keys import tag_of
 from earmark.backends.redis.messages import (
     Decided,
@@ -95,16 +96,19 @@ class Several:
 
     async def reserve(self, hold: Hold, parts: Parts) -> Decided:
         """Take the parts one after another, or none of them."""
-        if hold.request_id is not None:
-            found = await self._one(self._name_of(hold), self._messages.claim(hold), begins=hold)
+        messages = [self._messages.reserve(part) for part in parts]
+        look = self._messages.claim(hold) if hold.request_id is not None else None
+        self._check_reach(messages if look is None else [look, *messages])
+        if look is not None:
+            found = await self._one(self._name_of(hold), look, begins=hold)
             if found.word != "free":
                 return found
         taken: list[Hold] = []
         decisions: list[Decided] = []
         try:
-            for part in parts:
-                begins = hold if part is parts[0] and hold.request_id is None else None
-                decision = await self._one(part, self._messages.reserve(part), begins=begins)
+            for part, message in zip(parts, messages, strict=True):
+                begins = hold if part is parts[0] and look is None else None
+                decision = await self._one(part, message, begins=begins)
                 if decision.word != "held":
                     hold.shares = part.scopes
                     break
@@ -125,6 +129,19 @@ class Several:
         if decision.word != "held":
             await self._give_back(taken)
         return decision
+
+    def _check_reach(self, messages: Iterable[Message]) -> None:
+        """See that nothing is known to be in the way of any of them.
+
+        Raises:
+            Outage: a node is out of reach, and nothing was sent.
+            StoreError: the same, by a mistake that somebody has to mend.
+        """
+        carrier = self._carrier()
+        for message in messages:
+            trouble = carrier.trouble(message)
+            if trouble is not None:
+                raise failure(trouble, sent=False)
 
     async def _claim(self, hold: Hold, whole: Decided) -> Decided:
         """Give the whole its name, unless somebody else has taken that meanwhile."""
