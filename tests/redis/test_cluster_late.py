@@ -1,17 +1,20 @@
-"""A reservation over three slots of three masters, when what belongs to it comes late: copies, replies, callers (R9, C54)."""
+"""A reservation over three slots of three masters when a part of it comes late: copies, replies, masters (R9, C54)."""
 
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 import pytest
 
-from earmark import BackendUnavailable, Limits, RateLimited, Scope
+from earmark import BackendUnavailable
+from earmark.backends.redis.messages import Message
+from earmark.backends.redis.rack import Rack
 from tests.cluster import slot_of
 from tests.redis.crossing import NOTHING, Crossing, crossing, name_on
 from tests.redis.proxy import Proxy, until
-from tests.redis.test_cluster_parts import NAMES, POSITIONS, TAKEN, on_wire
+from tests.redis.test_cluster_parts import NAMES, POSITIONS, TAKEN
 from tests.servers import RedisCluster
 
 pytestmark = pytest.mark.anyio
@@ -60,8 +63,7 @@ async def test_a_settlement_that_is_owed_for_longer_than_the_horizon(
     async with crossing(shared_cluster, namespace, timeout=0.3) as cross:
         reservation = await cross.limiter.pre_commit(*cross.scopes, tokens=300, request_id=name)
         reservation.token()  # whoever has it may be the first to resolve it
-        home = slot_of(name or cross.keys[0])
-        way = cross.ways[shared_cluster.masters.index(shared_cluster.owner(home))]
+        way = way_of(cross, name or cross.keys[0])
         fault = way.fault("swallow", b'"settle"')
         settling = asyncio.create_task(cross.limiter.settle_success(reservation, 120))
         await fault.happened()
@@ -73,3 +75,64 @@ async def test_a_settlement_that_is_owed_for_longer_than_the_horizon(
         await cross.check(*[{"requests": 1, "tokens": 120}] * 3)
 
 
+@pytest.mark.parametrize("name", NAMES)
+async def test_closing_delivers_what_follows_on_other_slots(
+    shared_cluster: RedisCluster, namespace: str, name: str | None
+) -> None:
+    """R5, R16: what is owed to one master decides for others, which are owed something only once it is delivered."""
+    async with crossing(shared_cluster, namespace) as cross:
+        way = way_of(cross, name or cross.keys[0])
+        reservation = await cross.limiter.pre_commit(*cross.scopes, tokens=300, request_id=name)
+        reservation.token()
+        await way.refuse()
+        assert await cross.limiter.settle_success(reservation, 120) is True
+        assert cross.limiter.health().owed == 1
+        await way.accept()
+        await cross.limiter.aclose()
+        assert cross.limiter.health().owed == 0
+        assert await cross.used() == [{**NOTHING, "requests": 1, "tokens": 120}] * 3
+
+
+async def test_closing_waits_no_longer_than_it_may(
+    shared_cluster: RedisCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R16: for a master that stays away; what it is owed is told."""
+    monkeypatch.setattr("earmark.backends.redis.backend.CLOSING_SECONDS", 0.3)
+    async with crossing(shared_cluster, namespace) as cross:
+        reservation = await cross.limiter.pre_commit(*cross.scopes, tokens=300)
+        await cross.ways[1].refuse()
+        assert await reservation.settle_success(120) is True
+        async with asyncio.timeout(15):
+            await cross.limiter.aclose()
+        assert cross.limiter.health().owed == 1
+        settled = {**NOTHING, "requests": 1, "tokens": 120}
+        assert await cross.used() == [settled, TAKEN, settled]
+
+
+def way_of(cross: Crossing, key: str) -> Proxy:
+    """The way to the master that has what is kept about a key, or under a name."""
+    return cross.ways[cross.cluster.masters.index(cross.cluster.owner(slot_of(key)))]
+
+
+def test_what_is_owed_is_never_in_no_tray() -> None:
+    """R19: another thread that looks while everything is sorted anew, or settled, sees all of it."""
+    here, there = ("host", 1), ("host", 2)
+    at = [here]
+    seen: list[int] = []
+
+    def address_of(_: Message) -> tuple[str, int]:
+        looks.append(pool.submit(len, rack))  # what it finds is known when it is let in
+        return at[0]
+
+    with ThreadPoolExecutor() as pool:
+        looks: list[Future[int]] = []
+        rack = Rack(10, address_of)
+        message = Message("peek", "id", ("key",), "")
+        rack.add(message)
+        looks.clear()
+        at[0] = there
+        rack.sort()
+        tray = rack.tray(there)
+        tray.settle(taken := tray.take(1, 1), taken, 0)
+        seen = [look.result() for look in looks]
+    assert seen == [1, 1]

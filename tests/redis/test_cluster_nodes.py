@@ -179,6 +179,30 @@ async def test_a_slot_that_nobody_knows_of_is_an_outage_of_its_own_messages(
         assert gap.asked == asked  # nothing is missing any more
 
 
+async def test_closing_delivers_what_was_owed_to_nobody(
+    cluster: RedisCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R16: who has the slot is told while the limiter closes, to a loop that nobody has asked for it."""
+    scope = scopes_on(cluster, namespace)[1]
+    gap = Gap(monkeypatch, scope.key)
+    limiter = limiter_on(cluster, namespace)
+    await limiter.add_tokens_post_stream(scope, 5)
+    assert limiter.health().owed == 1
+
+    async def close() -> None:
+        gap.asked = 0
+        closing = asyncio.create_task(limiter.aclose())
+        await until(lambda: gap.asked >= 2)
+        assert not closing.done()
+        gap.closed = True
+        await closing
+
+    await asyncio.to_thread(asyncio.run, close())
+    assert limiter.health().owed == 0
+    assert await used(limiter, scope) == (0, 5, 0)
+    await limiter.aclose()
+
+
 async def test_a_slot_that_no_master_has_for_a_while(namespace: str) -> None:
     """B52: what it is owed goes to the master that has it then."""
     with redis_cluster() as cluster:

@@ -31,6 +31,7 @@ NAMES: Final = (None, "q")
 
 TAKEN: Final = {"requests": 1, "tokens": 300, "concurrency": 1}
 
+
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     """redis-py runs on asyncio alone."""

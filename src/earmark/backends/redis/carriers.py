@@ -31,7 +31,7 @@ Header = Callable[[], tuple[str, ...]]
 class OneLine(Line):
     """All there is to carry messages to one server."""
 
-    def trouble(self, message: Message) -> Exception | None:  # noqa: ARG002 - all go the same way
+    def trouble(self, message: Message) -> Exception | None:
         """Why no message can be asked now, or None."""
         return self.down
 

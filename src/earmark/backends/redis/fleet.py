@@ -26,12 +26,15 @@ from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Owed
 from earmark.backends.redis.rack import REST, Rack, Tray
 from earmark.backends.redis.routed import Routed, is_moved
-from earmark.backends.redis.standing import Standing
+from earmark.backends.redis.standing import OfMaster, Standing
 from earmark.backends.redis.survey import Survey
 
 # A message that is sent elsewhere so often waits before it goes on: the nodes do not agree yet.
 _HOPS: Final = 3
 _PAUSE: Final = 0.02
+
+# So often, in seconds, a fleet that closes looks whether anything is owed still: other loops may deliver it as well.
+_LOOK: Final = 0.005
 
 _NOT_SERVED: Final = "not served"
 
@@ -84,28 +87,6 @@ class NodeMaker(Protocol):
     def __call__(self, address: Address, fleet: Fleet, standing: Standing, *, brief: bool) -> Node:
         """`brief`: it ends as soon as there is nothing to do."""
         ...
-
-
-class _Standing(Standing):
-    """What a line says about its master: the fleet hears of it too."""
-
-    def __init__(self, whole: Standing, address: Address, fleet: Fleet) -> None:
-        self._whole = whole
-        self._name = f"{address[0]}:{address[1]}"
-        self._fleet = fleet
-
-    def lost(self) -> None:
-        self._whole.lost()
-
-    def found(self, reason: str, *, passes: bool) -> None:
-        self._whole.found(f"{self._name}: {reason}", passes=passes)
-        self._fleet.refresh()  # another may have taken its place
-
-    def back(self) -> None:
-        self._whole.back()
-
-    def gone(self) -> None:
-        self._whole.gone()
 
 
 class Fleet:
@@ -218,7 +199,7 @@ class Fleet:
     def _node(self, address: Address) -> Node:
         node = self._nodes.get(address)
         if node is None or node.over:
-            standing = _Standing(self._standing, address, self)
+            standing = OfMaster(self._standing, address, self.refresh)
             brief = self._brief or node is not None
             node = self._nodes[address] = self._make(address, self, standing, brief=brief)
         return node
@@ -370,19 +351,32 @@ class Fleet:
 
     async def aclose(self, seconds: float) -> None:
         """Deliver what is owed, for at most so many seconds, and close."""
-        end = self.loop.time() + seconds
         try:
-            if self._rack:
-                self.wake()
-                if self._rack.is_lost:
-                    await self._survey.finished(seconds)
-            nodes = tuple(self._nodes.values())
-            left = max(end - self.loop.time(), 0.0)
-            await asyncio.gather(*(node.aclose(left) for node in nodes))
+            await self._deliver_all(self.loop.time() + seconds)
+            await asyncio.gather(*(node.aclose(0) for node in tuple(self._nodes.values())))
         finally:
             self._closed = True
             self._end()
             await self._survey.aclose()
+
+    async def _deliver_all(self, end: float) -> None:
+        """Wait until nobody is owed anything: what is delivered to one may have others owed what follows from it.
+
+        A line that has ended without its master is not begun again: so does one whose loop is ending.
+        """
+        self.wake()
+        given_up: set[Address] = set()
+        while self._rack and self.loop.time() < end:
+            owed = set(self._rack.addresses()) - given_up
+            if not owed and not self._rack.is_lost:
+                return
+            for address in owed:
+                node = self._nodes.get(address)
+                if node is not None and node.over and node.down is not None:
+                    given_up.add(address)
+                else:
+                    self._node(address).wake()
+            await asyncio.sleep(_LOOK)
 
     def _end(self) -> None:
         """Whoever waits is told, and nothing more is seen to."""

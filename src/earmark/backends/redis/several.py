@@ -2,8 +2,8 @@
 
 No script reaches further than one slot, so that what is one message on a server becomes several here. Each part is a
 reservation of its own, under the id of the whole, judged at its own node's instant. A name that a caller chose stands
-on the slot of that name: it is looked at first, before anything is taken, and claimed last, with all that was seen. Nor is anything taken, or asked,
-where a node among them is known to be out of reach: it would be given back, and others refused meanwhile.
+on the slot of that name: it is looked at first, before anything is taken, and claimed last, with all that was seen. Nor is anything asked where a
+node among them is known to be out of reach: what the others give would be given back, and somebody refused meanwhile.
 Whoever resolves the name, or where there is none the first part, was the first to resolve the whole (R5).
 
 Where a part is refused, or fails, the parts before it are given back by the id before the call returns (R2). Whoever is

@@ -76,11 +76,6 @@ class Survey:
         self._later = None
         self._task = self._loop.create_task(self._run(), name="earmark.redis", context=Context())
 
-    async def finished(self, seconds: float) -> None:
-        """Wait until it is drawn, for so many seconds at most."""
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=seconds)
-
     async def aclose(self) -> None:
         """Draw nothing any more."""
         self._closed = True
