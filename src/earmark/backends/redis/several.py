@@ -2,9 +2,11 @@
 
 No script reaches further than one slot, so that what is one message on a server becomes several here. Each part is a
 reservation of its own, under the id of the whole, judged at its own node's instant. A name that a caller chose stands
-on the slot of that name: it is looked at first, before anything is taken, and claimed last, with all that was seen. Nor is anything asked where a
-node among them is known to be out of reach: what the others give would be given back, and somebody refused meanwhile.
+on the slot of that name: it is looked at first, before anything is taken, and claimed last, with all that was seen.
 Whoever resolves the name, or where there is none the first part, was the first to resolve the whole (R5).
+
+Nothing is asked where a node among them is known to be out of reach: what the others have would be taken for a moment,
+and somebody refused meanwhile.
 
 Where a part is refused, or fails, the parts before it are given back by the id before the call returns (R2). Whoever is
 cut off on the way leaves that to the outbox. Of a process that dies in between, debits stay to the end of their windows
@@ -128,7 +130,17 @@ class Several:
             raise
         if decision.word != "held":
             await self._give_back(taken)
+        if decision.word == "refused" and look is not None:
+            return await self._look_again(hold, decision)
         return decision
+
+    async def _look_again(self, hold: Hold, refused: Decided) -> Decided:
+        """A name may have been taken since it was looked at, and what was refused by what stands under it."""
+        try:
+            found = await self._one(self._name_of(hold), self._messages.claim(hold))
+        except Outage:
+            return refused  # which is true as well
+        return refused if found.word == "free" else found
 
     def _check_reach(self, messages: Iterable[Message]) -> None:
         """See that nothing is known to be in the way of any of them.
