@@ -27,6 +27,7 @@ from tests import (
     test_refusals,
     test_settlement,
     test_two_phases,
+    test_waiting,
 )
 from tests.servers import RedisServer
 from tests.stores import Store, fake, real
@@ -50,6 +51,7 @@ MODULES: Final = (
     test_identity,
     test_leases,
     test_once,
+    test_waiting,
 )
 
 _LOOKS_INSIDE = "it looks at the memory of the process"
