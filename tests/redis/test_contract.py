@@ -183,7 +183,7 @@ def time_left(algorithm: str, at: int, window: int) -> float:
 async def test_c23_a_ttl_is_as_long_as_what_still_counts(
     store: Store, algorithm: Any, window: int
 ) -> None:
-    """C23, R14: by the server's clock: never shorter than what counts, and never longer by more than a second."""
+    """B54, C23, R14: by the server's clock: never shorter than what counts, and never longer by more than a second."""
     scope = Scope("a", Limits(also=[Limit("tokens", 10, window, algorithm)]))
     async with Limiter(store.measured()) as limiter:
         reservation = await limiter.pre_commit(scope, tokens=10)

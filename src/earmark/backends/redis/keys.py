@@ -4,8 +4,9 @@ A namespace has no colon, and the letter after it tells what a key is for, so th
 same, whatever a scope's key or a request id contains (R13).
 
 On a cluster a tag stands behind the namespace, `earmark{866}:c:...`: the number of the slot on which Redis would put
-the scope's key itself, by its own `{tag}` if it has one. So the keys of one scope are on one slot whatever the scope's
-key contains, and whoever writes `{tenant}` into several keys has those scopes side by side. A namespace has no brace.
+the scope's key itself, by its own `{tag}` if it has one. So the keys of one scope are on one slot, that of the number,
+whatever the scope's key contains, and whoever writes `{tenant}` into several keys has those scopes side by side, though
+not beside other keys of that tag. A namespace has no brace.
 """
 
 from __future__ import annotations
