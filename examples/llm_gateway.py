@@ -118,7 +118,9 @@ async def health() -> Response:
 async def complete(path: str, request: Request) -> Response:  # noqa: ARG001 - providers know which paths there are
     """Whatever can fail without a provider comes first; then the reservation, before a byte goes upstream."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    bearer = key.strip() if scheme.lower() == "bearer" else ""  # schemes have no case (RFC 9110, 11.1)
+    bearer = (
+        key.strip() if scheme.lower() == "bearer" else ""
+    )  # schemes have no case (RFC 9110, 11.1)
     tenant = KEYS.get(request.headers.get("x-api-key", bearer))
     if tenant is None:
         raise HTTPException(401, "This API key is not known here.")
@@ -158,7 +160,9 @@ async def nobody_answered(once: ReserveOnce, fates: set[Fate]) -> None:
     if fates <= {"never sent"}:
         await once.cancel()
     elif "unknown" not in fates:
-        async with await once.attempt() as nobody:  # refused by all who were asked: it counts, and used nothing
+        async with (
+            await once.attempt() as nobody
+        ):  # refused by all who were asked: it counts, and used nothing
             await nobody.settle_success(Usage(0, 0))
     # Otherwise somebody may bill it: leaving the once keeps what was held.
 
