@@ -164,10 +164,10 @@ class Messages:
         keys, texts = self._scopes(scopes, (once,))
         return Message("reset", id_, keys, f"[0,{{}}{texts}]")
 
-    def present(self) -> Message:
-        """Say that this process is alive: the same message again and again."""
+    def present(self, id_: int) -> Message:
+        """Say that this process is alive; a forked child says it under a name of its own."""
         key = self._keys.beside("replicas").replicas
-        return Message("present", name_of(next_id()), (key,), str(self._lease_us))
+        return Message("present", name_of(id_), (key,), str(self._lease_us))
 
     def _own_keys(self, hold: Hold) -> tuple[str, ...]:
         if isinstance(hold.id, str) and hold.id.split() != [hold.id]:
