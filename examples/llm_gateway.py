@@ -6,7 +6,7 @@ It speaks whatever its providers speak (OpenAI's chat completions, completions a
 is configured by the environment:
 
     GATEWAY_POLICIES    who may use how much; by default the policies.yaml beside this file
-    GATEWAY_KEYS        API keys and their tenants: "sk-1=acme,sk-2=globex"
+    GATEWAY_KEYS        API keys, their tenants, and a team where there is one: "sk-1=acme,sk-2=globex/research"
     GATEWAY_PROVIDERS   whom to ask, in order: "main=https://api.openai.com,spare=http://10.0.0.7:8000"
     GATEWAY_PROVIDER_KEY  what the providers are sent in place of the client's key
     GATEWAY_REDIS       where several processes keep their limits; by default each process has its own
@@ -59,7 +59,10 @@ def pairs(variable: str, default: str) -> dict[str, str]:
 
 
 POLICIES: Final = Policies.load(
-    os.environ.get("GATEWAY_POLICIES", Path(__file__).with_name("policies.yaml"))
+    os.environ.get("GATEWAY_POLICIES", Path(__file__).with_name("policies.yaml")),
+    dims=[
+        "team"
+    ],  # what is told of a request beside tenant and model: a scope by anything else stops the start
 )
 KEYS: Final = pairs("GATEWAY_KEYS", "sk-demo=acme")
 # A provider's own scope carries what is asked of it, whoever asks: at most so many requests at a time.
@@ -121,15 +124,16 @@ async def complete(path: str, request: Request) -> Response:  # noqa: ARG001 - p
     bearer = (
         key.strip() if scheme.lower() == "bearer" else ""
     )  # schemes have no case (RFC 9110, 11.1)
-    tenant = KEYS.get(request.headers.get("x-api-key", bearer))
-    if tenant is None:
+    owner = KEYS.get(request.headers.get("x-api-key", bearer))
+    if owner is None:
         raise HTTPException(401, "This API key is not known here.")
     try:
         asked: dict[str, Any] = json.loads(await request.body())
         asked["model"] = POLICIES.resolve(asked["model"])
     except (ValueError, KeyError, TypeError) as error:
         raise HTTPException(400, "The body is no JSON object with a model.") from error
-    scopes = POLICIES.scopes(tenant=tenant, model=asked["model"])
+    tenant, _, team = owner.partition("/")
+    scopes = POLICIES.scopes(tenant=tenant, model=asked["model"], team=team)
     async with limiter.once(*scopes, tokens=estimate(asked, scopes=scopes)) as once:
         return await ask_around(once, asked, request)
 
@@ -147,7 +151,8 @@ async def ask_around(once: ReserveOnce, asked: dict[str, Any], request: Request)
                 raise
             continue  # this provider has no room
         async with attempt:
-            answer = await ask(attempt, outgoing(url, asked, request), asked, last=last)
+            sent = outgoing(url, asked, request)
+            answer = await ask(attempt, sent, asked, last=last, style=style_of(request))
             if isinstance(answer, Response):
                 return answer
             fates.add(answer)
@@ -168,7 +173,12 @@ async def nobody_answered(once: ReserveOnce, fates: set[Fate]) -> None:
 
 
 async def ask(
-    attempt: Reservation, request: httpx.Request, asked: dict[str, Any], *, last: bool
+    attempt: Reservation,
+    request: httpx.Request,
+    asked: dict[str, Any],
+    *,
+    last: bool,
+    style: Literal["openai", "anthropic"],
 ) -> Response | Fate:
     """Ask one provider, and resolve the attempt as its answer says; without one another provider is to be asked."""
     try:
@@ -184,7 +194,7 @@ async def ask(
             return "unknown"
         await attempt.cancel()
         return "unbilled"
-    headers = {**rate_limit_headers(attempt), **upstream_retry_headers(response.headers)}
+    headers = {**rate_limit_headers(attempt, style), **upstream_retry_headers(response.headers)}
     media_type = response.headers.get("content-type", "application/json")
     if asked.get("stream") and response.is_success:
         stream = attempt.stream(  # from here on the stream resolves it, however it ends

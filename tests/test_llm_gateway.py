@@ -1,7 +1,7 @@
 """What examples/llm_gateway.py charges its clients where no provider has an answer, and how it is set up and watched.
 
-It is the gateway to deploy, so a provider that is down must not eat its clients' limits. The providers are a transport of
-httpx's; the whole over real HTTP, with streams and SDKs, is tests/e2e.
+It is the gateway to deploy, so a provider that is down must not eat its clients' limits. The providers are a
+transport of httpx's; the whole over real HTTP, with streams and SDKs, is tests/e2e.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import json
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import httpx
 import pytest
 
 from earmark import Health, Limiter, Limits, MemoryBackend, Scope
+from earmark.policies import PolicyError
 from earmark.testing import FaultyBackend, ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -40,14 +40,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-Load = Callable[..., ModuleType]
+Load = Callable[..., Any]  # a module, of whose names mypy knows nothing
 
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Load:
     """The gateway's module, afresh, with these settings."""
 
-    def loaded(**settings: str) -> ModuleType:
+    def loaded(**settings: str) -> object:
         for name, value in settings.items():
             monkeypatch.setenv(f"GATEWAY_{name}", value)
         spec = importlib.util.spec_from_file_location("llm_gateway_of_a_test", FILE)
@@ -63,8 +63,8 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Load:
 class World:
     """A gateway in front of two providers, each of which does what it is told."""
 
-    def __init__(self, load: Load, *answers: Answer) -> None:
-        self.module: Any = load(PROVIDERS="p0=http://p0,p1=http://p1")
+    def __init__(self, load: Load, *answers: Answer, **settings: str) -> None:
+        self.module = load(PROVIDERS="p0=http://p0,p1=http://p1", **settings)
         self.module.limiter = self.limiter = Limiter(MemoryBackend(clock=ManualClock(20.0)))
         self.module.upstream = httpx.AsyncClient(transport=httpx.MockTransport(self._provider))
         self._answers = answers
@@ -78,9 +78,9 @@ class World:
         message = "no answer"
         raise answer(message, request=request)
 
-    async def post(self, scheme: str = "Bearer", **more: Any) -> httpx.Response:
+    async def post(self, scheme: str = "Bearer", path: str = PATH, **more: Any) -> httpx.Response:
         headers = {"authorization": f"{scheme} sk-demo"}
-        return await self.client.post(PATH, content=json.dumps(CHAT | more), headers=headers)
+        return await self.client.post(path, content=json.dumps(CHAT | more), headers=headers)
 
     async def used(self) -> tuple[bool, int]:
         """Whether tokens are debited, and how many requests."""
@@ -140,12 +140,49 @@ async def test_an_authentication_scheme_has_no_case(load: Load, scheme: str) -> 
     assert (await world.post("Basic")).status_code == 401
 
 
+@pytest.mark.parametrize(
+    ("path", "header"),
+    [(PATH, "x-ratelimit-limit-requests"), ("/v1/messages", "anthropic-ratelimit-requests-limit")],
+)
+async def test_an_admission_speaks_the_words_of_the_api_as_a_refusal_does(
+    load: Load, path: str, header: str
+) -> None:
+    """Anthropic's headers at its messages API, OpenAI's elsewhere (B55)."""
+    response = await World(load, DEAD, 400).post(path=path)
+    assert response.headers[header] == "600"
+    assert sum("ratelimit" in name for name in response.headers) == sum(
+        name.startswith(header.partition("ratelimit")[0]) for name in response.headers
+    )
+
+
 @pytest.mark.parametrize("listed", ["sk-one", "", "sk-one=acme,", "=acme", "sk-one="])
 def test_a_setting_that_lists_no_pairs_is_named(load: Load, listed: str) -> None:
     """The variable and the entry are told, and no key is."""
     with pytest.raises(ValueError, match=r"GATEWAY_KEYS must list pairs, such as") as raised:
         load(KEYS=listed)
     assert "sk-one" not in str(raised.value)
+
+
+async def test_the_team_of_a_key_meets_its_limits(load: Load) -> None:
+    """What the policies beside the gateway say of teams applies to the keys that have one, and to no others."""
+    team = Scope("team:research", Limits(tpd=5_000_000))  # as policies.yaml has it
+    for owner, counts in (("acme", False), ("acme/research", True)):
+        world = World(load, LOST, LOST, KEYS=f"sk-demo={owner}")
+        assert (await world.post()).status_code == 502
+        (status,) = await world.limiter.peek(team)
+        assert (status["tokens"].used > 0) is counts
+        assert await world.used() == (True, 1)
+
+
+def test_a_scope_by_what_the_gateway_does_not_tell_stops_the_start(
+    load: Load, tmp_path: Path
+) -> None:
+    """A limit that nobody would ever meet is a mistake in the file."""
+    file = tmp_path / "policies.json"
+    scope = {"id": "team", "by": "taem", "limits": {"tpd": 5}}
+    file.write_text(json.dumps({"default": {"limits": {}}, "scopes": [scope]}))
+    with pytest.raises(PolicyError, match="the gateway says no 'taem' of a request"):
+        load(POLICIES=str(file))
 
 
 async def test_a_store_that_is_down_takes_no_gateway_out_of_service(load: Load) -> None:
