@@ -42,7 +42,7 @@ from earmark import (
 )
 from earmark.contrib.asgi import ReservedStream, answer_refusals, style_of
 from earmark.estimates import estimate
-from earmark.http import rate_limit_headers, upstream_retry_headers
+from earmark.http import Fields, rate_limit_headers, upstream_retry_headers
 from earmark.policies import Policies
 
 
@@ -141,6 +141,7 @@ async def complete(path: str, request: Request) -> Response:  # noqa: ARG001 - p
 async def ask_around(once: ReserveOnce, asked: dict[str, Any], request: Request) -> Response:
     """Ask one provider after the other; the client's limits are counted once, a provider's for each attempt."""
     fates: set[Fate] = set()
+    fields: Fields = "anthropic" if style_of(request) == "anthropic" else "openai"
     for number, (url, scope) in enumerate(PROVIDERS, start=1):
         last = number == len(PROVIDERS)
         try:
@@ -152,7 +153,7 @@ async def ask_around(once: ReserveOnce, asked: dict[str, Any], request: Request)
             continue  # this provider has no room
         async with attempt:
             sent = outgoing(url, asked, request)
-            answer = await ask(attempt, sent, asked, last=last, style=style_of(request))
+            answer = await ask(attempt, sent, asked, last=last, fields=fields)
             if isinstance(answer, Response):
                 return answer
             fates.add(answer)
@@ -178,7 +179,7 @@ async def ask(
     asked: dict[str, Any],
     *,
     last: bool,
-    style: Literal["openai", "anthropic"],
+    fields: Fields,
 ) -> Response | Fate:
     """Ask one provider, and resolve the attempt as its answer says; without one another provider is to be asked."""
     try:
@@ -194,7 +195,7 @@ async def ask(
             return "unknown"
         await attempt.cancel()
         return "unbilled"
-    headers = {**rate_limit_headers(attempt, style), **upstream_retry_headers(response.headers)}
+    headers = {**rate_limit_headers(attempt, fields), **upstream_retry_headers(response.headers)}
     media_type = response.headers.get("content-type", "application/json")
     if asked.get("stream") and response.is_success:
         stream = attempt.stream(  # from here on the stream resolves it, however it ends

@@ -177,7 +177,7 @@ def test_relative_links_resolve(document: Path) -> None:
 
 
 def test_the_retries_example_charges_what_was_sent() -> None:
-    """Whatever the loop: a request that was answered at its second attempt once, one that all refuse unbilled nothing."""
+    """Whatever the loop: what its second attempt has answered counts once, and what all refuse unbilled no tokens."""
     said = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "retries.py")],
         capture_output=True,
