@@ -1,4 +1,4 @@
-"""R16, R9 over a real server: what a caller leaves that goes, in its place among what the others ask."""
+"""R16, R9 over a real server: what callers leave that go, and what is left where all tasks were cancelled."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from earmark import Limiter, Limits, RedisBackend, Scope
+from tests.redis.proxy import Proxy
 from tests.redis.wire import MOMENTS, Moment, Wires, until, wires
 from tests.servers import RedisServer
 
@@ -113,3 +114,24 @@ async def test_r16_what_a_caller_has_left_is_owed_where_it_fails(
         await until(lambda: limiter.health().available and not limiter.health().owed)
         (status,) = await limiter.peek(KEY)
         assert [limit.used for limit in status.limits] == [1, 17, 0]
+
+
+async def test_r19_a_loop_whose_tasks_were_all_cancelled_is_served_as_before(
+    shared_redis: RedisServer, namespace: str
+) -> None:
+    """R19, R16: it goes on over a connection that stays, with one round trip for each message, time and again."""
+    async with Proxy(shared_redis) as proxy:
+        limiter = Limiter(RedisBackend.from_url(proxy.url, namespace=namespace, timeout=20))
+        await limiter.peek(KEY)
+        lines = [task for task in asyncio.all_tasks() if task.get_name() == "earmark.redis"]
+        for connections in (2, 3):
+            for task in lines:
+                task.cancel()
+            await asyncio.wait(lines)
+            await limiter.peek(KEY)
+            before = len(proxy.requests)
+            for _ in range(5):
+                await (await limiter.pre_commit(KEY)).cancel()
+            assert (proxy.connections, len(proxy.requests) - before) == (connections, 10)
+            lines = [task for task in asyncio.all_tasks() if task.get_name() == "earmark.redis"]
+        await limiter.aclose()

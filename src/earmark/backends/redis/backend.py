@@ -204,9 +204,9 @@ class RedisBackend:
         exact: Mapping[str, int],
         at_least: Mapping[str, int],
     ) -> bool:
-        """True up the holds of one reservation and free its slots; the first one wins (R5).
+        """True up the holds of one reservation and free its slots; the first one wins (R5), also where its caller goes.
 
-        Where the store cannot be reached that is owed to it, and the answer is True. It is done also where the caller goes.
+        Where the store cannot be reached the message is owed to it, and the answer is True.
         """
         if hold.degraded:
             return hold.place == "open" or self._local.resolve(hold, verb, exact, at_least)
@@ -305,16 +305,16 @@ class RedisBackend:
     def _line(self) -> Carrier:
         return self._lines.here().line
 
-    def _post(self, client: Client, *, brief: bool) -> Post:
-        """What a loop gets that has nothing yet."""
+    def _post(self, client: Client, before: Post | None, *, brief: bool) -> Post:
+        """What a loop gets that has nothing yet, or whose line is over: what is at work there is renewed as before."""
         carrier = self._topology.carrier(client, self._header, self._standing, brief=brief)
         sleep: Callable[[float], Awaitable[object]] = getattr(self.clock, "sleep", asyncio.sleep)
         now = time.monotonic if sleep is asyncio.sleep or self.clock is None else self.clock
-        renewal = Renewal(carrier, self._messages, self._renewal, _KEEP_US, now, sleep)
+        renewal = Renewal(self._line, self._messages, self._renewal, _KEEP_US, now, sleep)
         presence = None
         if self._replicas is not None and not brief:
             presence = Presence(carrier, self._present, self._replicas, now, sleep)
-        return Post(carrier, renewal, presence)
+        return Post(carrier, before.renewal if before else renewal, presence)
 
     def _renewal(self, hold: Hold) -> Awaitable[str]:
         """Ask the store to keep a reservation and its slots."""
