@@ -72,9 +72,9 @@ class Recording(RedisBackend):
         self.turn = 0
 
     def _line(self) -> Any:
-        return _Tap(super()._line(), self._heard)
+        return _Tap(super()._line(), self._measured)
 
-    def _heard(self, message: Message, done: Any) -> None:
+    def _measured(self, message: Message, done: Any) -> None:
         if message.verb not in {"peek", "renew"}:
             self.sent.append(Sent(message, done.result(), self.now, self.turn))
 
@@ -97,9 +97,9 @@ class Measured(RedisBackend):
         self._ends: dict[str, tuple[int, float]] = {}
 
     def _line(self) -> Any:
-        return _Tap(super()._line(), self._heard)
+        return _Tap(super()._line(), self._measured)
 
-    def _heard(self, message: Message, done: Any) -> None:
+    def _measured(self, message: Message, done: Any) -> None:
         pipeline = self._look.pipeline(transaction=False)
         for key in message.keys:
             pipeline.pexpiretime(key)

@@ -171,7 +171,7 @@ async def run(work: Work, plan: Plan, looks: tuple[Look, ...]) -> Drive:
         await quiesce()
         if scene.memory.instant._book.open:
             gc.collect()  # the traceback of whoever was interrupted may be in a cycle with it
-    await Limiter(scene.memory).peek(P1)  # the next message does what finalisers noted
+        await Limiter(scene.memory).peek(P1)  # the next message does what finalisers noted
     assert one.propagated
     found = [await scene.look(scope) for scope in (USER, P1, P2)]
     try:

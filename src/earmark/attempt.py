@@ -136,7 +136,7 @@ class _Addition(NamedTuple):
     hold: Hold
     used: Mapping[str, int]
 
-    async def do(self) -> None:
+    async def do(self) -> bool:
         left = [
             scope
             for scope in self.hold.scopes
@@ -145,6 +145,7 @@ class _Addition(NamedTuple):
         while left:
             scope = left.pop()
             await self.shared.add([scope], self.used)
+        return False
 
 
 class Attempt(Reservation):

@@ -202,8 +202,11 @@ class Office:
                 break
             if noted.hold.name in desk.asked:
                 desk.dropped.append(noted)  # it may be about to find another holder
-            else:
-                todo += await noted.do() or 0
+                continue
+            before = len(desk.dropped)
+            failed = await noted.do()
+            del noted  # whoever it has held may be collected now, and note more
+            todo += max(len(desk.dropped) - before - failed, 0)
         self.report_forgotten()
 
     def report_forgotten(self) -> None:

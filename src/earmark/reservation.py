@@ -223,10 +223,8 @@ class Reservation:
         self._office.sign_off(self._hold)
         self._office.desk.dropped.append(DroppedStream(self._hold, conclude, self._heard_dropped))
 
-    def _heard_dropped(self, observed: Observed) -> int:
-        before = len(self._office.desk.dropped)
+    def _heard_dropped(self, observed: Observed) -> None:
         self._drop(*after_stream(observed))
-        return max(len(self._office.desk.dropped) - before, 0)
 
     async def _resolve(
         self,
@@ -361,8 +359,8 @@ class Dropped(NamedTuple):
     bill: Bill | None = None
     failed: bool = False
 
-    async def do(self) -> None:
-        """Resolve it. What fails is logged the first time, and tried again with the next message."""
+    async def do(self) -> bool:
+        """Resolve it. What fails is logged the first time, and tried again with the next message: then True."""
         handle = _Noted(self.office, self.hold)
         try:
             await handle.finish_off(self)
@@ -373,6 +371,7 @@ class Dropped(NamedTuple):
                 raise
             if not self.failed:
                 logger.exception("the dropped %s could not be resolved yet", self.hold.name)
+        return handle.state == "open"
 
 
 class DroppedStream(NamedTuple):
@@ -380,11 +379,12 @@ class DroppedStream(NamedTuple):
 
     hold: Hold
     conclude: Conclude
-    hear: Callable[[Observed], int]
+    hear: Callable[[Observed], None]
 
-    async def do(self) -> int:
+    async def do(self) -> bool:
         """Ask the dialect and the estimator, and note how they say that it is to be resolved."""
-        return self.hear(self.conclude())
+        self.hear(self.conclude())
+        return False
 
 
 class _Noted(Reservation):

@@ -40,8 +40,8 @@ class Noted(Protocol):
         """The hold."""
         ...
 
-    async def do(self) -> int | None:
-        """Do it; returns how many further notes it has left, if any."""
+    async def do(self) -> bool:
+        """Do it; True iff it has failed, and is noted once more."""
         ...
 
 
