@@ -32,7 +32,7 @@ async def test_a_burst_of_callers_is_no_outage(shared_redis: RedisServer, namesp
     """Some wait for the others for longer than the deadline of one, and the limit holds."""
     heavy = Limits(also=[Limit("tokens", 10**9, 3_600 + more) for more in range(12)])
     scopes = (Scope("shared", Limits(rpd=300)), Scope("a", heavy), Scope("b", heavy))
-    backend = RedisBackend.from_url(shared_redis.url, namespace=namespace, timeout=0.3)
+    backend = RedisBackend.from_url(shared_redis.url, namespace=namespace, timeout=1.0)
     async with Limiter(backend) as limiter:
         await limiter.peek(*scopes)
 
