@@ -6,6 +6,7 @@ One timer watches all of them: a timer for each message would cost more than the
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,10 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Final
 
+from earmark.backends.redis.failures import Outage
 from earmark.backends.redis.messages import Message
+
+logger = logging.getLogger("earmark.redis")
 
 # Turns of the loop for which an answer that is there already is waited for after the deadline.
 _TURNS: Final = 5
@@ -37,7 +41,7 @@ MAX_KEYS: Final = 1_024
 class Asked:
     """A message whose caller waits for the answer."""
 
-    __slots__ = ("__weakref__", "again", "answer", "deadline", "left", "message", "sent")
+    __slots__ = ("__weakref__", "again", "answer", "deadline", "kept", "left", "message", "sent")
 
     def __init__(
         self, message: Message, answer: asyncio.Future[str], deadline: float, *, again: bool
@@ -47,6 +51,7 @@ class Asked:
         self.deadline = deadline
         self.again = again  # it may have reached the store before
         self.sent = again  # it may have reached the store by now
+        self.kept = False  # the store has to hear it in any case
         self.left = False  # nobody waits for it any more, and it goes its way
 
     @property
@@ -74,6 +79,7 @@ class Asked:
         """
         if not self.answer.done():
             self.answer = _Leavable(self)
+            self.kept = True
         return self.answer
 
     def leave(self, failed: Callable[[], object]) -> bool:
@@ -120,21 +126,35 @@ def _left(failed: Callable[[], object], answer: asyncio.Future[str]) -> None:
         failed()
 
 
-def board(waiting: deque[Asked], deadline: float) -> list[Asked]:
+def board(
+    waiting: deque[Asked], deadline: float, too_old: float
+) -> tuple[list[Asked], list[Asked]]:
     """Take out, in order, who goes with the next call, but for those whose callers have gone.
 
-    Their time runs from here: for what waits for others of this process the store is not to blame.
+    Their time runs from here: for what waits for others of this process the store is not to blame. Of those who have
+    waited for too long, whatever the store has to hear goes all the same, and the others are the second list: nothing
+    was sent for them.
+
+    Args:
+        waiting: who waits.
+        deadline: by which there has to be an answer.
+        too_old: whoever had a deadline before this has waited for too long.
     """
     flight: list[Asked] = []
+    late: list[Asked] = []
     keys = 0
     while waiting and len(flight) < MAX_BATCH and keys < MAX_KEYS:
         asked = waiting.popleft()
-        if not asked.answer.done():
-            asked.sent = True
-            asked.deadline = deadline
-            keys += len(asked.message.keys)
-            flight.append(asked)
-    return flight
+        if asked.answer.done():
+            continue
+        if asked.deadline < too_old and not asked.kept:
+            late.append(asked)
+            continue
+        asked.sent = True
+        asked.deadline = deadline
+        keys += len(asked.message.keys)
+        flight.append(asked)
+    return flight, late
 
 
 def unanswered(*queues: Iterable[Asked]) -> Iterator[Asked]:
@@ -201,6 +221,12 @@ class Watch:
         """The deadline of a message that comes now."""
         return self._loop.time() - self._blocked + self._timeout
 
+    def reached(self) -> float:
+        """The deadline that is over by now."""
+        now = self._loop.time()
+        late = max(now - self._due, 0.0) if self.on else 0.0  # which nobody has looked at yet
+        return now - self._blocked - max(late - self._timeout * _SLOW, 0.0)
+
     def begin(self) -> None:
         """Watch from now on."""
         self.on = True
@@ -249,3 +275,38 @@ class Watch:
         else:
             self.on = False
             self._give_up()
+
+
+class Gate:
+    """Lets on board who waits, and turns away who has waited for so long that somebody else had better decide.
+
+    The store is well then, and has no time for all. How long they wait goes by the progress of the loop, as every
+    deadline does: what the application blocks does not count.
+
+    Args:
+        watch: knows what time it is.
+        timeout: seconds that a deadline is away when a message comes.
+        wait: seconds within which it has to be on board.
+    """
+
+    def __init__(self, watch: Watch, timeout: float, wait: float) -> None:
+        self._watch = watch
+        self._rest = wait - timeout
+        self._wait = wait
+        self._crowded = False
+
+    def board(self, waiting: deque[Asked]) -> list[Asked]:
+        """Take out who goes with the next call."""
+        too_old = self._watch.reached() - self._rest
+        flight, late = board(waiting, self._watch.deadline(), too_old)
+        if late and not self._crowded:
+            logger.warning(
+                "the store cannot keep up with this process: what was not sent within %g s is decided without it",
+                self._wait,
+            )
+        self._crowded = bool(late)
+        for asked in late:
+            error = Outage(f"not sent within {self._wait:g} s", sent=asked.again)
+            asked.answer.set_exception(error)
+            asked.answer.exception()  # its caller may have been collected: then it is nobody's
+        return flight

@@ -20,7 +20,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Final
 
-from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, Watch, board, unanswered
+from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, Gate, Watch, unanswered
 from earmark.backends.redis.connection import Connection, Dialed, command
 from earmark.backends.redis.exchange import exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
@@ -36,7 +36,8 @@ logger = logging.getLogger("earmark.redis")
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0
 
-# An attempt may take so many timeouts: nobody waits for it, and on a loop that is slow it takes many turns.
+# An attempt may take so many timeouts: nobody waits for it, and on a slow loop it takes many turns. A message is sent
+# within as many, or not at all.
 PATIENCE: Final = 4
 
 # A line that ends looks this often, in seconds, whether others are at work still.
@@ -85,6 +86,7 @@ class Line:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._watch = Watch(self._loop, timeout, self._oldest, self._give_up)
+        self._gate = Gate(self._watch, timeout, PATIENCE * timeout)
         self._too_late = False
         self._proven = False  # whether the connection has carried an answer
         self._owed_first = False
@@ -227,7 +229,7 @@ class Line:
         ailing: Exception | None = None
         try:
             dialed = await self._ready()
-            self._flight = board(self._waiting, self._watch.deadline())
+            self._flight = self._gate.board(self._waiting)
             if self._flight:
                 ailing = await exchange(dialed, self._header, self._flight)
                 self._proven = True
