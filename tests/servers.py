@@ -159,14 +159,16 @@ class Sentinel:
             stderr=subprocess.DEVNULL,
         )
         eventually(lambda: len(self._told("replicas")) == 1, "the sentinel knows no replica")
-        eventually(self._in_step, "the replica does not follow")
+        eventually(lambda: follows(self.replica), "the replica does not follow")
         return self
 
     def replicate(self) -> None:
         """Wait until the replica has all that was written so far."""
-        with self.master.client(single_connection_client=True) as client:
-            client.set("written-last", "", px=1)
-            assert client.wait(1, STARTUP_SECONDS * 1_000) == 1
+        replicate(self.master)
+
+    def cut(self) -> None:
+        """Let the replica hear no more of the master."""
+        cut_replication(self.master, self.replica)
 
     def fail_over(self) -> None:
         """Kill the master, and wait until the replica has its place."""
@@ -175,11 +177,6 @@ class Sentinel:
             lambda: self._told("get-master-addr-by-name")[1] == str(self.replica.port).encode(),
             "the sentinel has made no other master",
         )
-
-    def _in_step(self) -> bool:
-        with self.replica.client() as client:
-            link: Any = client.info("replication")["master_link_status"]
-            return bool(link == "up")
 
     def _told(self, question: str) -> Any:
         answer: Any = []
@@ -197,6 +194,27 @@ class Sentinel:
         self.replica.close()
         self.master.close()
         self._folder.cleanup()
+
+
+def follows(replica: RedisServer) -> bool:
+    """Whether a replica hears of its master."""
+    with replica.client() as client:
+        link: Any = client.info("replication")["master_link_status"]
+        return bool(link == "up")
+
+
+def replicate(master: RedisServer) -> None:
+    """Wait until a replica has all that was written so far."""
+    with master.client(single_connection_client=True) as client:
+        client.set("written-last", "", px=1)
+        assert client.wait(1, STARTUP_SECONDS * 1_000) == 1
+
+
+def cut_replication(master: RedisServer, replica: RedisServer) -> None:
+    """Let a replica hear no more of its master; everybody else still reaches both."""
+    told(master, "ACL", "SETUSER", "default", "-psync", "-sync")
+    told(master, "CLIENT", "KILL", "TYPE", "replica")
+    eventually(lambda: not follows(replica), "the replica follows still")
 
 
 def eventually(condition: Callable[[], bool], otherwise: str) -> None:

@@ -1,4 +1,4 @@
-"""What a scope, an open reservation and a slot cost a Redis server in memory, on one that this starts.
+"""What a scope, an open reservation, a slot and an addition cost a Redis server in memory, on one that this starts.
 
     python -m tests.benchmarks.bench_redis_memory
 
@@ -47,6 +47,15 @@ def left_open(limiter: Limiter, limits: Limits, *, named: bool, kept: list[Reser
     return work
 
 
+def added(limiter: Limiter) -> Work:
+    """Tokens are added to one of some keys."""
+
+    async def work(number: int) -> None:
+        await limiter.add_tokens_post_stream(Scope(f"api_key:{number % KEYS:08}", KEY), 7)
+
+    return work
+
+
 async def repeat(work: Work, first: int, times: int) -> None:
     """Do it so many times, some at once."""
     for start in range(first, first + times, TOGETHER):
@@ -91,6 +100,7 @@ async def main() -> None:
     print(
         f"with a slot:                            {await per_reservation(KEY_WITH_SLOTS):4.0f} bytes"
     )
+    print(f"an addition:                            {await bytes_per(added, []):4.0f} bytes")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from tests import (
     test_refusals,
     test_settlement,
     test_two_phases,
+    test_waiting,
 )
 from tests.servers import RedisServer
 from tests.stores import Store, fake, real
@@ -50,6 +51,7 @@ MODULES: Final = (
     test_identity,
     test_leases,
     test_once,
+    test_waiting,
 )
 
 _LOOKS_INSIDE = "it looks at the memory of the process"
@@ -181,7 +183,7 @@ def time_left(algorithm: str, at: int, window: int) -> float:
 async def test_c23_a_ttl_is_as_long_as_what_still_counts(
     store: Store, algorithm: Any, window: int
 ) -> None:
-    """C23, R14: by the server's clock: never shorter than what counts, and never longer by more than a second."""
+    """B54, C23, R14: by the server's clock: never shorter than what counts, and never longer by more than a second."""
     scope = Scope("a", Limits(also=[Limit("tokens", 10, window, algorithm)]))
     async with Limiter(store.measured()) as limiter:
         reservation = await limiter.pre_commit(scope, tokens=10)

@@ -185,6 +185,26 @@ async def test_r10_what_is_resolved_is_renewed_no_longer(stage: Stage) -> None:
         assert other.state == "abandoned"
 
 
+async def test_r10_a_loop_whose_tasks_were_all_cancelled_goes_on_renewing(stage: Stage) -> None:
+    """R10: whoever is at work still keeps its slot, also where nobody else sends anything, and time and again."""
+    async with await stage.limiter.pre_commit(SLOT) as reservation:
+        for _ in range(2):
+            tasks = {task for task in asyncio.all_tasks() if task.get_name().startswith("earmark.")}
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            renewed = stage.wires.sent["answered"]
+            stage.clock.advance(LEASE / 3)
+            await until(lambda renewed=renewed: stage.wires.sent["answered"] > renewed)  # type: ignore[misc]
+            await stage.passes(0, renewals=0)
+            for _ in range(6):
+                await stage.passes(LEASE / 3, renewals=1)
+            assert await stage.slots() == 1
+        assert await reservation.settle_success(1) is True
+    await stage.passes(LEASE, renewals=0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "earmark.redis.renewal"]
+
+
 async def test_r10_without_slots_it_is_kept_as_long_as_somebody_is_at_work(stage: Stage) -> None:
     """R10: attended for five hours, it is open, and gives back what it held; a bare one is forgotten after one."""
     bare = await stage.limiter.pre_commit(DAY, tokens=100)
@@ -270,6 +290,42 @@ async def test_r10_one_that_cannot_be_renewed_does_not_keep_the_others_from_it(
         assert "could not be renewed" in caplog.text
         with shared_redis.client() as client:
             client.delete(key)
+
+
+@pytest.mark.parametrize("behind", [0, 40, 90, 4_000])
+async def test_r11_a_renewal_by_a_clock_that_is_behind_costs_no_slot(
+    shared_redis: RedisServer, namespace: str, behind: int
+) -> None:
+    """R10, R11: a server whose clock is behind takes over; who renews keeps the slot and the hour, as who does not."""
+    scope = Scope("slot", Limits(concurrency=2, tpd=1_000))
+
+    def by(clock: ManualClock) -> Limiter:
+        return Limiter(
+            RedisBackend.from_url(
+                shared_redis.url, namespace=namespace, clock=clock, lease=60, timeout=20
+            )
+        )
+
+    ahead, late = ManualClock(start=10_000), ManualClock(start=10_050 - behind)
+    async with by(ahead) as former, by(late) as limiter:
+        first = await former.pre_commit(scope, tokens=5)
+        ahead.advance(50)  # the time of the scope is this from now on
+        assert await first.renew() is True
+        second = await former.pre_commit(scope)
+        hold = first._hold
+        with shared_redis.client() as client:
+            slots, record = f"{namespace}:s:slot", f"{namespace}:r:{hold.name}"
+            before: Any = client.zscore(slots, hold.name)
+            kept: Any = client.get(record)
+            assert await limiter._backend.renew([hold]) == [True]
+            assert client.zscore(slots, hold.name) == before == 10_110e6
+            assert client.get(record) == kept is not None
+        with pytest.raises(RateLimited):
+            await limiter.pre_commit(scope)
+        late.advance(behind + 60)  # both leases end as they had begun
+        assert await (await limiter.pre_commit(scope)).cancel() is True
+        assert await first.settle_success(5) is True
+        assert await second.cancel() is True
 
 
 async def test_c5_a_frozen_process_loses_its_slot_and_frees_nobody_elses(

@@ -1,7 +1,9 @@
-"""B53: through redis-py's Sentinel client, and over a failover."""
+"""B53: through redis-py's Sentinel client, over a failover, and what a failover costs."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -9,8 +11,27 @@ import anyio.lowlevel
 import pytest
 import redis.asyncio.sentinel
 
-from earmark import Limiter, Limits, RedisBackend, Scope
-from tests.servers import HOST, sentinel
+from earmark import (
+    BackendUnavailable,
+    Limiter,
+    Limits,
+    RateLimited,
+    RedisBackend,
+    Reservation,
+    Scope,
+)
+from tests.servers import (
+    HOST,
+    RedisServer,
+    Sentinel,
+    cut_replication,
+    eventually,
+    follows,
+    redis_server,
+    replicate,
+    sentinel,
+    told,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -23,23 +44,70 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@asynccontextmanager
+async def through(group: Sentinel) -> AsyncIterator[Limiter]:
+    """A limiter that asks the sentinel who is the master."""
+    make: Any = redis.asyncio.sentinel.Sentinel
+    clients = make([(HOST, group.port)])
+    client = clients.master_for(group.name)
+    async with Limiter(RedisBackend(client, on_outage="closed")) as limiter:
+        yield limiter
+    await client.aclose()
+    for watcher in clients.sentinels:
+        await watcher.aclose()
+
+
+def there(server: RedisServer) -> Limiter:
+    """A limiter on one side of a partition."""
+    return Limiter(RedisBackend.from_url(server.url, on_outage="closed"))
+
+
+async def reached(limiter: Limiter, scope: Scope) -> None:
+    """Wait until the store can be reached, and is owed nothing."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        while True:
+            await anyio.lowlevel.checkpoint()
+            try:
+                await limiter.peek(scope)
+            except BackendUnavailable:
+                continue
+            if limiter.health().available and not limiter.health().owed:
+                return
+
+
+async def until_refused(limiter: Limiter, scope: Scope) -> list[Reservation]:
+    """All that is admitted now."""
+    admitted: list[Reservation] = []
+    while True:
+        try:
+            admitted.append(await limiter.pre_commit(scope, tokens=100))
+        except RateLimited:
+            return admitted
+
+
+async def until_unavailable(limiter: Limiter, scope: Scope) -> None:
+    """Ask until the store takes nothing."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        while True:
+            try:
+                reservation = await limiter.pre_commit(scope)
+            except BackendUnavailable:
+                return
+            await reservation.close_reserved_only()
+
+
 async def test_b53_after_a_failover_the_next_calls_reach_the_new_master() -> None:
     """What was replicated still counts, what is settled over the failover counts once."""
     scope = Scope("alice", Limits(rpd=100, tpd=10_000, concurrency=5))
     with sentinel() as group:
-        make: Any = redis.asyncio.sentinel.Sentinel
-        clients = make([(HOST, group.port)])
-        client = clients.master_for(group.name)
-        async with Limiter(RedisBackend(client, on_outage="closed")) as limiter:
+        async with through(group) as limiter:
             first = await limiter.pre_commit(scope, tokens=500)
             second = await limiter.pre_commit(scope, tokens=700)
             await first.settle_success(100)
             group.replicate()
             group.fail_over()
             assert await second.settle_success(300) is True  # now, or owed
-            with anyio.fail_after(PATIENCE_SECONDS):
-                while not limiter.health().available or limiter.health().owed:
-                    await anyio.lowlevel.checkpoint()
+            await reached(limiter, scope)
             third = await limiter.pre_commit(scope, tokens=50)
             (status,) = await limiter.peek(scope)
             assert status["requests"].used == 3
@@ -48,6 +116,63 @@ async def test_b53_after_a_failover_the_next_calls_reach_the_new_master() -> Non
             assert await third.cancel() is True
             with group.replica.client() as new:
                 assert all(new.ttl(key) > 0 for key in new.scan_iter("earmark:*"))
-        await client.aclose()
-        for watcher in clients.sentinels:
-            await watcher.aclose()
+
+
+@pytest.mark.parametrize("lost", [1, 8])
+async def test_a_failover_admits_once_more_what_was_not_replicated(lost: int) -> None:
+    """B53: so many requests and slots, and no more; a settlement that the old master took with it is undone."""
+    scope = Scope("alice", Limits(rpd=20, tpd=10_000, concurrency=20))
+    with sentinel() as group:
+        async with through(group) as limiter:
+            kept = [await limiter.pre_commit(scope, tokens=100) for _ in range(20 - lost)]
+            group.replicate()
+            group.cut()
+            gone = await until_refused(limiter, scope)
+            assert len(gone) == lost
+            assert await kept[0].settle_success(300) is True
+            group.fail_over()
+            await reached(limiter, scope)
+            again = await until_refused(limiter, scope)
+            assert len(again) == lost  # the measured overshoot: 20 + lost were admitted of 20
+            (status,) = await limiter.peek(scope)
+            assert status["requests"].used == 20
+            assert status["tokens"].used == 20 * 100  # the 200 more of that settlement are lost
+            assert status["concurrency"].used == 20  # its slot is held until its lease ends
+            assert [await one.settle_success(50) for one in gone] == [False] * lost
+            for one in [*kept[1:], *again]:
+                assert await one.settle_success(50) is True
+            (status,) = await limiter.peek(scope)
+            assert status["tokens"].used == 100 + 19 * 50
+            assert status["concurrency"].used == 1
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_a_master_that_lives_on_behind_a_partition(guarded: bool) -> None:
+    """B53: each side admits the whole of what was left; a master that needs its replica soon takes nothing."""
+    scope, small = Scope("alice", Limits(rpd=10_000_000)), Scope("bob", Limits(rpd=10))
+    settings = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "1") if guarded else ()
+    with (
+        redis_server(*settings) as master,
+        redis_server("--replicaof", HOST, str(master.port)) as replica,
+    ):
+        eventually(lambda: follows(replica), "the replica does not follow")
+        async with there(master) as old, there(replica) as new:
+            await reached(old, scope)
+            held = [await old.pre_commit(small) for _ in range(4)]
+            replicate(master)
+            cut_replication(master, replica)
+            told(replica, "REPLICAOF", "NO", "ONE")
+            if guarded:
+                await until_unavailable(old, scope)
+                with pytest.raises(BackendUnavailable):
+                    await old.pre_commit(small)
+                assert "NOREPLICAS" in (old.health().reason or "")
+                told(master, "CONFIG", "SET", "min-replicas-to-write", 0)  # to let go of all below
+                await reached(old, small)
+            else:
+                held += await until_refused(old, small)
+                assert len(held) == 10
+            held_there = await until_refused(new, small)
+            assert len(held_there) == 6
+            for one in [*held, *held_there]:
+                assert await one.abandon() is True

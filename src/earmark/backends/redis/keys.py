@@ -1,11 +1,14 @@
 """What the keys are called on the server.
 
 A namespace has no colon, and the letter after it tells what a key is for, so that no two of them are ever the
-same, whatever a scope's key or a request id contains (R13).
+same, whatever a scope's key or a request id contains (R13). Behind the letter stands the format of what is under
+the key, a number, but for the first one, which has none: `earmark:c2:...`. Releases of two formats that share a server
+during an upgrade see nothing of each other, where one could not read what the other has written.
 
 On a cluster a tag stands behind the namespace, `earmark{866}:c:...`: the number of the slot on which Redis would put
-the scope's key itself, by its own `{tag}` if it has one. So the keys of one scope are on one slot whatever the scope's
-key contains, and whoever writes `{tenant}` into several keys has those scopes side by side. A namespace has no brace.
+the scope's key itself, by its own `{tag}` if it has one. So the keys of one scope are on one slot, that of the number,
+whatever the scope's key contains, and whoever writes `{tenant}` into several keys has those scopes side by side, though
+not beside other keys of that tag. A namespace has no brace.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from functools import lru_cache, partial
 from typing import Final
 
 from redis.crc import key_slot
+
+FORMAT: Final = ""
+"""Of what the scripts keep: another one, "2" and so on, whenever a release could not read what the last one wrote."""
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}\Z")
 
@@ -37,12 +43,12 @@ class Keys:
             msg = f"namespace must be 1 to 64 letters, digits, '_', '.' or '-', not {namespace!r}"
             raise ValueError(msg)
         prefix = f"{namespace}{{{tag}}}" if tag else namespace
-        self._counts = f"{prefix}:c:"
-        self._slots = f"{prefix}:s:"
-        self._record = f"{prefix}:r:"
-        self._once = f"{prefix}:o:"
+        self._counts = f"{prefix}:c{FORMAT}:"
+        self._slots = f"{prefix}:s{FORMAT}:"
+        self._record = f"{prefix}:r{FORMAT}:"
+        self._once = f"{prefix}:o{FORMAT}:"
         self.probe = f"{prefix}:p"
-        self.replicas = f"{prefix}:n"
+        self.replicas = f"{prefix}:n{FORMAT}"
 
     def beside(self, key: str) -> Keys:
         """The names of what is on one server with a scope's key, or with the name of a reservation."""

@@ -4,7 +4,7 @@
 
 -- The id of the reservation whose record has a key.
 local function id_of(key)
-  return string.match(key, '^[^:]*:r:(.*)$')
+  return string.match(key, '^[^:]*:r%d*:(.*)$')
 end
 
 local function load_record(key)

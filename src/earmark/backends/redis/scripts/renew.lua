@@ -20,8 +20,9 @@ local function look(parts, record, position, kept)
     position = position + 1
     if name == 'c' then
       local key = next_key()
-      if use(slots).holds_slot(key, record.id, clock) then
-        kept[#kept + 1] = {key = key, others = use(slots).last_of_others(key, record.id)}
+      local held = use(slots).lease_end(key, record.id, clock)
+      if held then
+        kept[#kept + 1] = {key = key, held = held, others = use(slots).last_of_others(key, record.id)}
       else
         lapsed = true
       end
@@ -48,10 +49,10 @@ local function answer_message()
     lapsed, position = look(body[number], record, position, kept)
     held = held and not lapsed
   end
-  record.renewed = clock
+  record.renewed = max(record.renewed, clock)
   for _, one in ipairs(kept) do
-    use(slots).take_slot(one.key, record.id, body[1], one.others, clock)
+    use(slots).take_slot(one.key, record.id, body[1], one.others, clock, one.held)
   end
-  write_record(record.key, use(notes).with_notes(record), max(record.at, clock))
+  write_record(record.key, use(notes).with_notes(record), max(record.at, record.renewed))
   return held and 'held' or 'lapsed'
 end

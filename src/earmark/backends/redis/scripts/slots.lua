@@ -12,22 +12,23 @@ local function slots()
     return tonumber(found[1] == id and found[4] or found[1] ~= id and found[2] or 0)
   end
 
-  -- Whether one has a lease that has not lapsed; one that has is never revived.
-  local function holds_slot(key, id, now)
-    local over = call('ZSCORE', key, id)
-    return over and tonumber(over) > now
+  -- When a lease ends that has not lapsed; else nothing: one that has is never revived.
+  local function lease_end(key, id, now)
+    local over = tonumber(call('ZSCORE', key, id) or 0)
+    return over > now and over or nil
   end
 
-  -- Take a slot, or keep it for longer; returns when the last lease ends. Lapsed ones are dropped, and the key lives
-  -- until then. The first command changes only a slot that is there, but a full server refuses it as it would the one
-  -- below: after another write it lets all through. So does a missing right show before there is a slot, or a key
-  -- without an end.
-  local function take_slot(key, id, lease, last, now)
-    local over = max(now + lease, last)
-    call('ZADD', key, 'XX', format('%d', now + lease), id)
+  -- Take a slot, or keep one that is `held` until then for longer: for less it never is, whatever the clock does (R11).
+  -- Lapsed ones are dropped, and the key lives until the last lease ends. The first command changes only a slot that is
+  -- there, but a full server refuses it as it would the one below: after another write it lets all through. So does a
+  -- missing right show before there is a slot, or a key without an end.
+  local function take_slot(key, id, lease, last, now, held)
+    local mine = max(now + lease, held or 0)
+    local over = max(mine, last)
+    call('ZADD', key, 'XX', format('%d', mine), id)
     call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
     local there = call('PEXPIRE', key, ttl(over))
-    call('ZADD', key, format('%d', now + lease), id)
+    call('ZADD', key, format('%d', mine), id)
     if there ~= 1 then
       call('PEXPIRE', key, ttl(over))
     end
@@ -46,7 +47,7 @@ local function slots()
   end
 
   return {
-    live_slots = live_slots, last_of_others = last_of_others, holds_slot = holds_slot, take_slot = take_slot,
+    live_slots = live_slots, last_of_others = last_of_others, lease_end = lease_end, take_slot = take_slot,
     free_slot = free_slot,
   }
 end
