@@ -102,10 +102,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REACHED] = {}
 
 
-def pytest_collection_finish() -> None:
-    """Many tests collect garbage, thousands of times: what stands for the whole run need not be looked at each time."""
-    gc.collect()
-    gc.freeze()
+_module: str | None = None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Many tests collect garbage, thousands of times: what earlier modules have left is not looked at each time."""
+    global _module  # noqa: PLW0603 - of this process
+    module = item.nodeid.partition("::")[0]
+    if module != _module:
+        _module = module
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -30,7 +30,7 @@ from tests.scale import examples
 
 PARTS: Final = 10
 HISTORIES: Final = 5_000
-STEPS: Final = 34
+STEPS: Final = 30
 
 MUST_MEET: Final = (
     "refusal",

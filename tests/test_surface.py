@@ -8,12 +8,7 @@ from earmark import (
     Limit,
     Usage,
 )
-from tests.rows import (
-    R,
-    S,
-    Table,
-    key,
-)
+from tests.rows import Empty, R, S, Table, Z, key, play
 
 pytestmark = pytest.mark.anyio
 
@@ -101,3 +96,8 @@ async def test_the_tightest_limit_of_a_metric() -> None:
 
 
 # Forgiving
+
+
+async def test_reset_of_an_unknown_key_creates_nothing() -> None:
+    """Nothing is kept of a reset, in memory."""
+    await play(Z(key("unknown", rpm=5, tpm=5, concurrency=1)), Z(key("unlimited")), Empty())

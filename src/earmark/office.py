@@ -128,11 +128,16 @@ class Office:
         self.sign_on(handle, hold)
         hold.travels = True
 
-    def sign_off(self, hold: Hold) -> None:
-        """Answer to the request id no longer, unless another hold has it by now."""
+    def sign_off(self, hold: Hold, *, over: bool = True) -> None:
+        """Answer to the request id no longer, unless another hold has it by now.
+
+        Args:
+            hold: that of the handle which is done.
+            over: the reservation is, whoever else has a handle of it. A caller that was cancelled is not all of them.
+        """
         handles = self.desk.handles
         known = handles.get(hold.name)
-        if known is not None and known.hold.id == hold.id:
+        if known is not None and (known.hold is hold or (over and known.hold.id == hold.id)):
             handles.pop(hold.name, None)
 
     def handle_of(self, hold: Hold) -> Handle | None:

@@ -288,7 +288,7 @@ class Reservation:
     ) -> bool:
         office = self._office
         if office.desk.handles:
-            office.sign_off(self._hold)
+            office.sign_off(self._hold, over=won)
         if not won:
             self._state = "abandoned"
             return False

@@ -203,7 +203,7 @@ async def deaf(ledger: Ledger) -> AsyncIterator[None]:
         await write(work)
         raise Unreachable(None, asked=True)
 
-    ledger._store.write = unheard  # type: ignore[method-assign, assignment]
+    ledger._store.write = unheard  # type: ignore[assignment, method-assign]
     yield
     ledger._store.write = write  # type: ignore[method-assign]
 
@@ -354,7 +354,7 @@ async def test_r16_an_admission_that_outlives_its_caller_undoes_itself(
                 await go_on.wait()
             return await write(*arguments, **options)
 
-        ledger._store.write = slow  # type: ignore[method-assign, assignment]
+        ledger._store.write = slow  # type: ignore[method-assign]
         task = asyncio.ensure_future(limiter.pre_commit(SCOPE, spend=spend("1")))
         await began.wait()
         task.cancel()

@@ -37,7 +37,7 @@ from tests.ledgers import PRICES, Database
 from tests.reached import Reached
 from tests.scale import examples
 
-HISTORIES: Final = 14
+HISTORIES: Final = 30
 STEPS: Final = 24
 RPM: Final = 2
 EXPIRY: Final = 1_800

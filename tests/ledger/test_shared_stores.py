@@ -125,6 +125,6 @@ async def test_slots_do_not_wait_for_sql(
             seen.append(await used(one))
             return await write(*arguments, **options)
 
-        ledger._store.write = slow  # type: ignore[method-assign, assignment]
+        ledger._store.write = slow  # type: ignore[method-assign]
         assert await reservation.settle_success(Usage(1, 1))
         assert seen == [[1, 0]]

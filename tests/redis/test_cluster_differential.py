@@ -16,14 +16,15 @@ from hypothesis import given, settings
 
 from earmark import Usage
 from earmark.backends.redis.keys import tag_of
-from tests import strategies as do
+from earmark.testing.histories import steps as do
+from earmark.testing.histories.drawing import histories
+from earmark.testing.histories.steps import History
 from tests.cluster import store
 from tests.reached import Reached
 from tests.redis.test_differential import ENOUGH, STEPS
 from tests.scale import examples
 from tests.servers import RedisCluster
 from tests.stores import Store
-from tests.strategies import History, histories
 from tests.twins import Side, Twins
 
 HISTORIES: Final = 200

@@ -43,7 +43,7 @@ HISTORIES: Final = 5_000
 HISTORIES_OF_TWO_LIVES: Final = 200
 HISTORIES_ON_FAKEREDIS: Final = 150  # each takes it four times as long
 HISTORIES_OF_RESETS: Final = 200
-STEPS: Final = 34
+STEPS: Final = 30
 
 MUST_MEET: Final = (
     "refusal",

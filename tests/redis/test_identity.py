@@ -243,3 +243,30 @@ async def test_r9_who_adopts_from_a_dead_process_has_it(two: Two) -> None:
     assert await adopted.renew() is True
     assert await adopted.settle_success(12) is True
     assert await two.used() == [1, 12, 0]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_r16_a_caller_that_is_cancelled_leaves_the_name_to_its_twin(
+    shared_redis: RedisServer, namespace: str, turns: int
+) -> None:
+    """R9, R16: of two that ask at once by one id one is cancelled; whoever asks next is given the other's handle."""
+    async with Two(shared_redis, namespace) as two:
+        await (await two.one.pre_commit(KEY)).cancel()  # the connection is there
+        asks = [
+            asyncio.ensure_future(two.one.pre_commit(KEY, tokens=10, request_id="job"))
+            for _ in range(2)
+        ]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asks[0].cancel()
+        _, held = await asyncio.gather(*asks, return_exceptions=True)
+        assert isinstance(held, Reservation)
+        assert await two.used() == [1, 10, 1]
+        # What the first has left behind is withdrawn, which does nothing.
+        await two.one.peek(KEY)
+        await until(lambda: not two.one.health().owed)
+        await two.one.peek(KEY)
+        assert await two.one.pre_commit(KEY, tokens=10, request_id="job") is held
+        assert await two.used() == [1, 10, 1]
+        assert await held.settle_success(7)
+        assert await two.used() == [1, 7, 0]

@@ -199,7 +199,7 @@ def test_keys_come_from_keys() -> None:
         ("admission", "load_scope(next_key(), parts)", "load_scope(parts[1], parts)"),
         ("admission", "live_slots(scope.slots, now)", "live_slots(scope.states, now)"),
         ("resolve", "and next_key() or key", "and next_key() or id"),
-        ("resolve", "bury(own, grave, now)", "bury(record.id, grave, now)"),
+        ("resolve", "bury(own, grave, over)", "bury(record.id, grave, over)"),
         ("renew", "local key = next_key()\n      local", "local key = parts[1]\n      local"),
         ("renew", "{key = key,", "{key = name,"),
         ("reset", "next_key()\n", "id\n"),

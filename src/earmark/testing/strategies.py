@@ -68,8 +68,15 @@ def bodies(dialects: Collection[str] | None = None) -> st.SearchStrategy[Body]:
     """Providers' streams, as bytes, text or parsed events, cut anywhere, with any ending.
 
     Args:
-        dialects: only these, such as {"anthropic", "gemini"}; by default every dialect that is known.
+        dialects: only these, such as {"anthropic", "gemini"}; by default every dialect for which there are streams.
+
+    Raises:
+        ValueError: there are no streams of such a dialect.
     """
+    unknown = set(dialects or ()) - {one.dialect for one in ALL}
+    if unknown:
+        msg = f"there are no streams of {', '.join(sorted(unknown))}"
+        raise ValueError(msg)
     return _bodies(None if dialects is None else frozenset(dialects))
 
 

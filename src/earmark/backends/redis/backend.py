@@ -34,7 +34,7 @@ from earmark.core.hold import Hold, Verb
 from earmark.core.joint import divided, parts_of
 from earmark.core.settlement import NOTHING
 from earmark.errors import BackendUnavailable, RequestIdConflict
-from earmark.ids import Id, id_of, name_of
+from earmark.ids import Id, id_of, name_of, next_id
 from earmark.limits import HOUR, MICROSECONDS, Scope, lease_microseconds
 
 logger = logging.getLogger("earmark.redis")
@@ -117,12 +117,11 @@ class RedisBackend:
         self._local = LocalShare(share(local_share), self._reading, lease_us, self.desk)
         counts = (on_outage, local_share) == ("local", "auto")
         self._replicas = Replicas(self._local, lease_us / MICROSECONDS) if counts else None
-        self._present = self._messages.present()
+        self._present = next_id()
         self._outbox = topology.outbox
         self._standing = Standing(on_outage, self._local.worst_case, self._outbox)
         self._lines = Lines(of_one_loop(client), self._post)
-        # Reserves that were cancelled before anything was sent for them.
-        self._unsent: set[Id] = set()
+        self._unsent = set[Id]()  # reserves that were cancelled before anything was sent for them
         self._several = Several(self._messages, self._line, self._owe, self._unsent)
 
     @classmethod
@@ -323,9 +322,10 @@ class RedisBackend:
         sleep: Callable[[float], Awaitable[object]] = getattr(self.clock, "sleep", asyncio.sleep)
         now = time.monotonic if sleep is asyncio.sleep or self.clock is None else self.clock
         renewal = Renewal(carrier, self._messages, self._renewal, _KEEP_US, now, sleep)
-        presence = None
-        if self._replicas is not None and not brief:
-            presence = Presence(carrier, self._present, self._replicas, now, sleep)
+        if self._replicas is None or brief:
+            return Post(carrier, renewal)
+        message = self._messages.present(self._present)
+        presence = Presence(carrier, message, self._replicas, now, sleep)
         return Post(carrier, renewal, presence)
 
     def _renewal(self, hold: Hold) -> Awaitable[str]:

@@ -22,6 +22,10 @@ class Carrier(Protocol):
         """Whether it carries nothing any more."""
         ...
 
+    def trouble(self, message: Message) -> Exception | None:
+        """Why this message cannot be asked now, as far as is known, or None."""
+        ...
+
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
         """Have a message answered.
 

@@ -20,11 +20,20 @@ from earmark.backends.redis.dialing import Dialer, address_of, slots_of
 from earmark.backends.redis.fleet import Fleet, Node
 from earmark.backends.redis.keys import Keys, TaggedKeys
 from earmark.backends.redis.line import Line
+from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Outbox
 from earmark.backends.redis.rack import Rack
 from earmark.backends.redis.standing import Standing
 
 Header = Callable[[], tuple[str, ...]]
+
+
+class OneLine(Line):
+    """All there is to carry messages to one server."""
+
+    def trouble(self, message: Message) -> Exception | None:
+        """Why no message can be asked now, or None."""
+        return self.down
 
 
 class ToServer:
@@ -52,7 +61,9 @@ class ToServer:
         """What carries messages from the loop that runs."""
         probe = self.keys.probe
         dialer = Dialer(client, check_clock=self._check_clock, probe=probe, said=self._said)
-        return Line(dialer.dial, header, self._timeout, self.outbox, probe, standing, brief=brief)
+        return OneLine(
+            dialer.dial, header, self._timeout, self.outbox, probe, standing, brief=brief
+        )
 
 
 class ToCluster:

@@ -31,11 +31,12 @@ class Chart:
 
     Attributes:
         masters: those that have slots.
-        nodes: all that were ever heard of.
+        nodes: the seeds, and those that were told of last.
     """
 
     def __init__(self, seeds: Iterable[Address]) -> None:
-        self.nodes: tuple[Address, ...] = tuple(seeds)
+        self._seeds = tuple(seeds)
+        self.nodes = self._seeds
         self.masters: frozenset[Address] = frozenset()
         self._owners: list[Address | None] = [None] * SLOTS
 
@@ -53,9 +54,13 @@ class Chart:
         return self._owners[slot_of(message)]
 
     def learn(self, ranges: Iterable[Range]) -> None:
-        """Draw it anew, by what a node has told."""
-        owners: list[Address | None] = [None] * SLOTS
-        heard = dict.fromkeys(self.nodes)
+        """Draw it anew, by what a node has told.
+
+        A slot that it leaves out stays where it was: nobody has it for a moment, or the node has just come and knows
+        little yet. Its former master knows better, or will.
+        """
+        owners = [*self._owners]
+        heard = dict.fromkeys(self._seeds)
         for first, last, nodes in ranges:
             owners[first : last + 1] = [nodes[0]] * (last + 1 - first)
             heard.update(dict.fromkeys(nodes))

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from redis import exceptions
 
 from earmark.backends.redis.asked import Asked, Watch
-from earmark.backends.redis.chart import Address, Chart, Range
+from earmark.backends.redis.chart import Address, Chart, Range, slot_of
 from earmark.backends.redis.connection import Connection, command
 from earmark.backends.redis.failures import Outage, failure, reason_of
 from earmark.backends.redis.line import CLOSED, Line, fail
@@ -26,12 +26,15 @@ from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Owed
 from earmark.backends.redis.rack import REST, Rack, Tray
 from earmark.backends.redis.routed import Routed, is_moved
-from earmark.backends.redis.standing import Standing
+from earmark.backends.redis.standing import OfMaster, Standing
 from earmark.backends.redis.survey import Survey
 
 # A message that is sent elsewhere so often waits before it goes on: the nodes do not agree yet.
 _HOPS: Final = 3
 _PAUSE: Final = 0.02
+
+# So often, in seconds, a fleet that closes looks whether anything is owed still: other loops may deliver it as well.
+_LOOK: Final = 0.005
 
 _NOT_SERVED: Final = "not served"
 
@@ -86,28 +89,6 @@ class NodeMaker(Protocol):
         ...
 
 
-class _Standing(Standing):
-    """What a line says about its master: the fleet hears of it too."""
-
-    def __init__(self, whole: Standing, address: Address, fleet: Fleet) -> None:
-        self._whole = whole
-        self._name = f"{address[0]}:{address[1]}"
-        self._fleet = fleet
-
-    def lost(self) -> None:
-        self._whole.lost()
-
-    def found(self, reason: str, *, passes: bool) -> None:
-        self._whole.found(f"{self._name}: {reason}", passes=passes)
-        self._fleet.refresh()  # another may have taken its place
-
-    def back(self) -> None:
-        self._whole.back()
-
-    def gone(self) -> None:
-        self._whole.gone()
-
-
 class Fleet:
     """See above. To be used on one loop alone.
 
@@ -146,12 +127,20 @@ class Fleet:
         self._timeout = timeout
         self._brief = brief
         self._nodes: dict[Address, Node] = {}
-        self._unrouted: deque[Asked] = deque()  # until there is a chart
+        self._unrouted: deque[Routed] = deque()  # until it is known where they belong
+        self._holes: set[int] = set()  # slots of which that was asked for too long
         self._pausing: dict[Routed, asyncio.TimerHandle] = {}
         self._watch = Watch(self.loop, timeout, self._oldest, self._too_late)
         self._watch.patient = True
         self._survey = Survey(
-            chart, ask, self._is_well, self._learned, self._lose, self._unknown, timeout
+            chart,
+            ask,
+            self._is_well,
+            self._learned,
+            self._is_enough,
+            self._lose,
+            self._unknown,
+            timeout,
         )
         self._lost: Exception | None = None
         self._closed = False
@@ -166,6 +155,14 @@ class Fleet:
         """Why some master cannot be asked, or None."""
         downs = (node.down for node in self._nodes.values())
         return self._lost or next((down for down in downs if down is not None), None)
+
+    def trouble(self, message: Message) -> Exception | None:
+        """Why the master of a message cannot be asked now, or None."""
+        owner = self._chart.address_of(message)
+        if owner is None:
+            return self._lost if self._is_hole(slot_of(message)) else None
+        node = self._nodes.get(owner)
+        return None if node is None or node.over else node.down
 
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
         """Have a message answered."""
@@ -182,7 +179,7 @@ class Fleet:
         owner = self._chart.owner(asked.slot)
         if owner is not None:
             self._hand_over(asked, owner)
-        elif self._lost is not None or self._closed:
+        elif self._closed or self._is_hole(asked.slot):
             fail(asked, failure(self._lost or CLOSED, sent=asked.again))
         else:
             asked.deadline = self._watch.deadline()
@@ -191,6 +188,10 @@ class Fleet:
                 self._watch.begin()
             self._survey.begin()
 
+    def _is_hole(self, slot: int) -> bool:
+        """Whether it is of no use to wait until the master of a slot is known."""
+        return self._lost is not None and (slot in self._holes or not self._chart.is_known)
+
     def _hand_over(self, asked: Routed, address: Address) -> None:
         asked.at = address
         self._node(address).take(asked)
@@ -198,7 +199,7 @@ class Fleet:
     def _node(self, address: Address) -> Node:
         node = self._nodes.get(address)
         if node is None or node.over:
-            standing = _Standing(self._standing, address, self)
+            standing = OfMaster(self._standing, address, self.refresh)
             brief = self._brief or node is not None
             node = self._nodes[address] = self._make(address, self, standing, brief=brief)
         return node
@@ -211,7 +212,7 @@ class Fleet:
             there = self._address_of(asked.at, told.host, told.port)
             if is_moved(error):
                 self._chart.move(asked.slot, there)
-                self._rack.sort()
+                self._find()
                 self._survey.begin()
         elif isinstance(error, exceptions.ClusterDownError) and _NOT_SERVED in str(error):
             self._survey.begin()
@@ -265,48 +266,77 @@ class Fleet:
 
     def _learned(self) -> None:
         """There is another chart: everything goes where it belongs by now."""
-        self._rack.sort()
-        self._found_again()
-        left = [*self._unrouted]
-        self._unrouted.clear()
+        self._find()
         for address in self._nodes.keys() - self._chart.masters:
-            left += self._nodes.pop(address).retire()
-        for asked in left:
-            if isinstance(asked, Routed):
-                self._send(asked)
+            for asked in self._nodes.pop(address).retire():
+                if isinstance(asked, Routed):
+                    self._send(asked)
         self.wake()
 
-    def _lose(self, error: Exception) -> None:
-        """There is no chart to go by."""
+    def _find(self) -> None:
+        """More is known: what has waited for that goes on, all else waits as long as it would have."""
+        self._rack.sort()
+        owner = self._chart.owner
+        self._holes = {slot for slot in self._holes if owner(slot) is None}
+        if self._lost is not None and self._chart.is_known and not self._holes:
+            self._lost = None
+            self._standing.back()
+        waiting = [*self._unrouted]
+        self._unrouted.clear()
+        for asked in waiting:
+            if owner(asked.slot) is None:
+                self._unrouted.append(asked)
+            else:
+                self._send(asked)
+
+    def _is_enough(self) -> bool:
+        """Whether the master of every slot is known that is asked for, or was."""
+        waiting = any(not asked.answer.done() for asked in self._unrouted)
+        return self._lost is None and not waiting and not self._rack.is_lost
+
+    def _lose(self, error: Exception, slot: int | None = None) -> None:
+        """There is no chart to go by, or this slot is not on it."""
         if self._lost is None:
             self._standing.lost()
         self._lost = error
         passes = isinstance(failure(error, sent=False), Outage)
         self._standing.found(reason_of(error), passes=passes)
+        if slot is not None:
+            self._holes.add(slot)
         self._fail_unrouted(error)
-
-    def _found_again(self) -> None:
-        if self._lost is not None:
-            self._lost = None
-            self._standing.back()
 
     def _unknown(self) -> None:
         """Nobody will draw a chart any more."""
-        self._fail_unrouted(CLOSED)
+        self._holes.clear()
+        self._fail_unrouted(CLOSED, all_of_them=True)
         if self._lost is not None:
             self._lost = None
             self._standing.gone()
 
-    def _fail_unrouted(self, error: Exception) -> None:
-        while self._unrouted:
-            asked = self._unrouted.popleft()
-            fail(asked, failure(error, sent=asked.again))
+    def _fail_unrouted(self, error: Exception, *, all_of_them: bool = False) -> None:
+        """Whoever waits for what is not to be had is told so; of the others somebody may know still."""
+        waiting = [*self._unrouted]
+        self._unrouted.clear()
+        for asked in waiting:
+            if all_of_them or self._is_hole(asked.slot):
+                fail(asked, failure(error, sent=asked.again))
+            else:
+                self._unrouted.append(asked)
 
-    def _oldest(self) -> Asked | None:
+    def _oldest(self) -> Routed | None:
         return next((asked for asked in self._unrouted if not asked.answer.done()), None)
 
     def _too_late(self) -> None:
-        self._lose(Outage(f"no answer within {self._timeout:g} s", sent=False))
+        asked = self._oldest()
+        if asked is None:
+            return
+        if self._chart.is_known:
+            reason = f"no master is known of slot {asked.slot}"
+            self._lose(Outage(reason, sent=False), asked.slot)
+        else:
+            self._lose(Outage(f"no answer within {self._timeout:g} s", sent=False))
+        if self._oldest() is not None:
+            self._watch.begin()
 
     # What is owed, and the end.
 
@@ -316,24 +346,37 @@ class Fleet:
             return
         for address in self._rack.addresses():
             self._node(address).wake()
-        if self._rack and not self._chart.is_known:
+        if self._rack.is_lost:
             self._survey.begin()
 
     async def aclose(self, seconds: float) -> None:
         """Deliver what is owed, for at most so many seconds, and close."""
-        end = self.loop.time() + seconds
         try:
-            if self._rack:
-                self.wake()
-                if not self._chart.is_known:
-                    await self._survey.finished(seconds)
-            nodes = tuple(self._nodes.values())
-            left = max(end - self.loop.time(), 0.0)
-            await asyncio.gather(*(node.aclose(left) for node in nodes))
+            await self._deliver_all(self.loop.time() + seconds)
+            await asyncio.gather(*(node.aclose(0) for node in tuple(self._nodes.values())))
         finally:
             self._closed = True
             self._end()
             await self._survey.aclose()
+
+    async def _deliver_all(self, end: float) -> None:
+        """Wait until nobody is owed anything: what is delivered to one may have others owed what follows from it.
+
+        A line that has ended without its master is not begun again: so does one whose loop is ending.
+        """
+        self.wake()
+        given_up: set[Address] = set()
+        while self._rack and self.loop.time() < end:
+            owed = set(self._rack.addresses()) - given_up
+            if not owed and not self._rack.is_lost:
+                return
+            for address in owed:
+                node = self._nodes.get(address)
+                if node is not None and node.over and node.down is not None:
+                    given_up.add(address)
+                else:
+                    self._node(address).wake()
+            await asyncio.sleep(_LOOK)
 
     def _end(self) -> None:
         """Whoever waits is told, and nothing more is seen to."""

@@ -119,13 +119,19 @@ class Messages:
         return hold.lease_us or self._lease_us
 
     def resolve(
-        self, hold: Hold, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
+        self,
+        hold: Hold,
+        verb: Verb,
+        exact: Mapping[str, int],
+        at_least: Mapping[str, int],
+        then: tuple[Message, ...] = (),
     ) -> Message:
-        """True up and free."""
+        """True up and free; `then` is sent once this has won."""
         keys, _ = self._scopes(hold.scopes, self._own_keys(hold))
         told = f'"{verb}",{_amounts(exact)},{_amounts(at_least)},"{name_of(next_id())}"'
-        body = f"[{told},{not hold.is_private:d}]"
-        return Message("resolve", name_of(hold.id), keys, body, hold.request_id is not None)
+        known = 2 if then else int(not hold.is_private)
+        body = f"[{told},{known}]"
+        return Message("resolve", name_of(hold.id), keys, body, hold.request_id is not None, then)
 
     def renew(self, hold: Hold) -> Message:
         """Keep the reservation, and its slots."""
@@ -164,10 +170,10 @@ class Messages:
         keys, texts = self._scopes(scopes, (once,))
         return Message("reset", id_, keys, f"[0,{{}}{texts}]")
 
-    def present(self) -> Message:
-        """Say that this process is alive: the same message again and again."""
+    def present(self, id_: int) -> Message:
+        """Say that this process is alive; a forked child says it under a name of its own."""
         key = self._keys.beside("replicas").replicas
-        return Message("present", name_of(next_id()), (key,), str(self._lease_us))
+        return Message("present", name_of(id_), (key,), str(self._lease_us))
 
     def _own_keys(self, hold: Hold) -> tuple[str, ...]:
         if isinstance(hold.id, str) and hold.id.split() != [hold.id]:

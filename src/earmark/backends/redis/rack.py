@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -25,8 +26,14 @@ class Rack:
         self._size = size
         self._address_of = address_of
         self._trays: dict[Address | None, Tray] = {}
+        # Held while anything is taken from one tray for another: nobody sees it in neither.
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
+        with self._lock:
+            return self._count()
+
+    def _count(self) -> int:
         return sum(map(len, tuple(self._trays.values())))
 
     @property
@@ -42,25 +49,40 @@ class Rack:
 
     def add(self, message: Message) -> None:
         """Keep a message; one too many is lost."""
-        tray = self.tray(self._address_of(message))
-        if len(self) < self._size:
-            tray.add(message)
-        else:
+        with self._lock:
+            tray = self.tray(self._address_of(message))
+            kept = self._count() < self._size
+            if kept:
+                tray.add(message)
+        if not kept:
             tray.lose(f"no more than {self._size} are kept")
 
-    def put(self, owed: Iterable[Owed]) -> None:
-        """Keep what was kept before, each where it belongs by now."""
+    def put(self, owed: Iterable[Owed], done: Callable[[], None]) -> None:
+        """Keep what was kept before, each where it belongs by now; `done` takes it from where it was."""
+        with self._lock:
+            done()
+            self._put(owed)
+
+    def _put(self, owed: Iterable[Owed]) -> None:
         for one in owed:
             self.tray(self._address_of(one.message)).put(one)
 
     def sort(self) -> None:
         """The servers have other slots than before: see where everything belongs by now."""
-        for tray in tuple(self._trays.values()):
-            self.put(tray.empty())
+        with self._lock:
+            for tray in tuple(self._trays.values()):
+                self._put(tray.empty())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether anything is owed of which nobody knows where it belongs."""
+        with self._lock:
+            return bool(self._trays.get(None))
 
     def addresses(self) -> list[Address]:
         """Those who are owed anything."""
-        return [address for address, tray in tuple(self._trays.items()) if address and tray]
+        with self._lock:
+            return [address for address, tray in self._trays.items() if address and tray]
 
 
 class Tray(Outbox):
@@ -97,5 +119,4 @@ class Tray(Outbox):
 
     def settle(self, taken: list[Owed], still: list[Owed], failed: int) -> None:
         """Of what was taken, keep what is owed still, which may belong to another server by now."""
-        super().settle(taken, [], failed)
-        self._rack.put(still)
+        self._rack.put(still, lambda: Outbox.settle(self, taken, [], failed))

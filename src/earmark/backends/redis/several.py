@@ -5,6 +5,9 @@ reservation of its own, under the id of the whole, judged at its own node's inst
 on the slot of that name: it is looked at first, before anything is taken, and claimed last, with all that was seen.
 Whoever resolves the name, or where there is none the first part, was the first to resolve the whole (R5).
 
+Nothing is asked where a node among them is known to be out of reach: what the others have would be taken for a moment,
+and somebody refused meanwhile.
+
 Where a part is refused, or fails, the parts before it are given back by the id before the call returns (R2). Whoever is
 cut off on the way leaves that to the outbox. Of a process that dies in between, debits stay to the end of their windows
 and slots for one lease, as those of any other holder that dies (R10).
@@ -18,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from earmark.backends.protocol import Seen
 from earmark.backends.redis.asked import Again
 from earmark.backends.redis.carrier import Carrier
-from earmark.backends.redis.failures import Outage, StoreError, is_owed
+from earmark.backends.redis.failures import Outage, StoreError, failure, is_owed
 from earmark.backends.redis.keys import tag_of
 from earmark.backends.redis.messages import (
     Decided,
@@ -95,16 +98,19 @@ class Several:
 
     async def reserve(self, hold: Hold, parts: Parts) -> Decided:
         """Take the parts one after another, or none of them."""
-        if hold.request_id is not None:
-            found = await self._one(self._name_of(hold), self._messages.claim(hold), begins=hold)
+        messages = [self._messages.reserve(part) for part in parts]
+        look = self._messages.claim(hold) if hold.request_id is not None else None
+        self._check_reach(messages if look is None else [look, *messages])
+        if look is not None:
+            found = await self._one(self._name_of(hold), look, begins=hold)
             if found.word != "free":
                 return found
         taken: list[Hold] = []
         decisions: list[Decided] = []
         try:
-            for part in parts:
-                begins = hold if part is parts[0] and hold.request_id is None else None
-                decision = await self._one(part, self._messages.reserve(part), begins=begins)
+            for part, message in zip(parts, messages, strict=True):
+                begins = hold if part is parts[0] and look is None else None
+                decision = await self._one(part, message, begins=begins)
                 if decision.word != "held":
                     hold.shares = part.scopes
                     break
@@ -124,7 +130,30 @@ class Several:
             raise
         if decision.word != "held":
             await self._give_back(taken)
+        if decision.word == "refused" and look is not None:
+            return await self._look_again(hold, decision)
         return decision
+
+    async def _look_again(self, hold: Hold, refused: Decided) -> Decided:
+        """A name may have been taken since it was looked at, and what was refused by what stands under it."""
+        try:
+            found = await self._one(self._name_of(hold), self._messages.claim(hold))
+        except Outage:
+            return refused  # which is true as well
+        return refused if found.word == "free" else found
+
+    def _check_reach(self, messages: Iterable[Message]) -> None:
+        """See that nothing is known to be in the way of any of them.
+
+        Raises:
+            Outage: a node is out of reach, and nothing was sent.
+            StoreError: the same, by a mistake that somebody has to mend.
+        """
+        carrier = self._carrier()
+        for message in messages:
+            trouble = carrier.trouble(message)
+            if trouble is not None:
+                raise failure(trouble, sent=False)
 
     async def _claim(self, hold: Hold, whole: Decided) -> Decided:
         """Give the whole its name, unless somebody else has taken that meanwhile."""
@@ -171,10 +200,13 @@ class Several:
         self, hold: Hold, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
     ) -> bool:
         """True up every part; the first who resolves the name, or else the first part, has won."""
-        message = self._resolution(hold, verb, exact, at_least)
         if hold.is_private:  # there is nobody to be outrun by: all at once
-            answers = await self._carry((message._replace(then=()), *message.then))
+            every = [
+                self._messages.resolve(part, verb, exact, at_least) for part in slices_of(hold)
+            ]
+            answers = await self._carry(every)
         else:
+            message = self._resolution(hold, verb, exact, at_least)
             answers = await self._carry((message,))
             if isinstance(answers[0], str) and has_won(answers[0]):
                 await self._carry(message.then, has_begun=True)
@@ -190,8 +222,9 @@ class Several:
         holds = list(slices_of(hold))
         if hold.request_id is not None:
             holds.insert(0, self._name_of(hold))
-        first, *then = (self._messages.resolve(one, verb, exact, at_least) for one in holds)
-        return first._replace(then=tuple(then))
+        first, *rest = holds
+        then = tuple(self._messages.resolve(one, verb, exact, at_least) for one in rest)
+        return self._messages.resolve(first, verb, exact, at_least, then)
 
     async def _carry(
         self, messages: Sequence[Message], *, has_begun: bool = False

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from earmark.backends.health import Health
+from earmark.backends.redis.chart import Address
 from earmark.backends.redis.owed import Outbox
 from earmark.backends.redis.rack import Rack
 
@@ -97,3 +98,35 @@ class Standing:
                 admitted_without_store=self._admitted,
                 worst_case=_WORST_CASES.get(self._on_outage) or self._of_local(),
             )
+
+
+class OfMaster(Standing):
+    """What a line says about its master: whoever knows of the others hears of it too.
+
+    Args:
+        whole: that of the cluster.
+        address: of the master.
+        missed: called each time when it is found to be out of reach: another may have taken its place.
+    """
+
+    def __init__(self, whole: Standing, address: Address, missed: Callable[[], None]) -> None:
+        self._whole = whole
+        self._name = f"{address[0]}:{address[1]}"
+        self._missed = missed
+
+    def lost(self) -> None:
+        """The line is down."""
+        self._whole.lost()
+
+    def found(self, reason: str, *, passes: bool) -> None:
+        """Why, with the name of the master."""
+        self._whole.found(f"{self._name}: {reason}", passes=passes)
+        self._missed()
+
+    def back(self) -> None:
+        """The line is up again."""
+        self._whole.back()
+
+    def gone(self) -> None:
+        """The line was down, and is no more."""
+        self._whole.gone()

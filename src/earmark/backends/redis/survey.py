@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
 from typing import Final
@@ -28,6 +28,7 @@ class Survey:
         ask: asks one node.
         is_well: whether a node is in reach, as far as is known: such are asked first.
         learned: called when the chart is drawn anew.
+        is_enough: whether all is known that is asked for.
         failed: called each time when nobody could tell and there is no chart to go by.
         ended: called when it ends with its loop.
         timeout: seconds for which an answer is waited for.
@@ -39,6 +40,7 @@ class Survey:
         ask: Callable[[Address], Awaitable[Sequence[Range]]],
         is_well: Callable[[Address], bool],
         learned: Callable[[], None],
+        is_enough: Callable[[], bool],
         failed: Callable[[Exception], None],
         ended: Callable[[], None],
         timeout: float,
@@ -47,6 +49,7 @@ class Survey:
         self._ask = ask
         self._is_well = is_well
         self._learned = learned
+        self._is_enough = is_enough
         self._failed = failed
         self._ended = ended
         self._timeout = timeout
@@ -54,6 +57,7 @@ class Survey:
         self._task: asyncio.Task[None] | None = None
         self._later: asyncio.TimerHandle | None = None
         self._next = 0.0
+        self._soon = asyncio.Event()
         self._closed = False
 
     def begin(self) -> None:
@@ -61,6 +65,7 @@ class Survey:
         if self._closed or self._later is not None:
             return
         if self._task is not None and not self._task.done():
+            self._soon.set()
             return
         if self._loop.time() < self._next:
             self._later = self._loop.call_at(self._next, self._begin_now, context=Context())
@@ -69,13 +74,7 @@ class Survey:
 
     def _begin_now(self) -> None:
         self._later = None
-        self._next = self._loop.time() + _APART
         self._task = self._loop.create_task(self._run(), name="earmark.redis", context=Context())
-
-    async def finished(self, seconds: float) -> None:
-        """Wait until it is drawn, for so many seconds at most."""
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=seconds)
 
     async def aclose(self) -> None:
         """Draw nothing any more."""
@@ -94,30 +93,43 @@ class Survey:
             raise
 
     async def _draw(self) -> None:
-        """Ask until somebody knows; where there is a chart already, once."""
+        """Ask until somebody knows all that is asked for; where nothing is missing, once."""
         pause = FIRST_PAUSE
         while True:
+            self._next = self._loop.time() + _APART
+            self._soon.clear()
             try:
                 ranges = await self._ask_around()
             except Exception as error:  # noqa: BLE001 - whoever waits is told
-                if self._chart.is_known:
-                    return
-                self._failed(error)
+                if not self._chart.is_known:
+                    self._failed(error)
             else:
                 self._chart.learn(ranges)
                 self._learned()
+            if self._chart.is_known and self._is_enough():
                 return
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - a spread, not a secret
+            await self._rest(pause * random.uniform(0.5, 1))  # noqa: S311 - a spread, not a secret
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    async def _rest(self, seconds: float) -> None:
+        """Wait so long, or until there is another reason to ask."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._soon.wait()
+        await asyncio.sleep(max(self._next - self._loop.time(), 0.0))
+
     async def _ask_around(self) -> Sequence[Range]:
-        """The first answer that anybody gives."""
+        """The first answer that anybody gives.
+
+        Who is at work with us is believed before others, but where something is missing: that may be what they miss.
+        """
         nodes = list(self._chart.nodes)
         random.shuffle(nodes)
-        nodes.sort(key=lambda address: not self._is_well(address))
+        well = [address for address in nodes if self._is_enough() and self._is_well(address)]
+        others = [address for address in nodes if address not in well]
         failed: Exception = Outage("no node of the cluster is known", sent=False)
-        for start in range(0, len(nodes), _WAVE):
-            asked = [self._ask(address) for address in nodes[start : start + _WAVE]]
+        for wave in (*_waves(well), *_waves(others)):
+            asked = [self._ask(address) for address in wave]
             try:
                 async with asyncio.timeout(PATIENCE * self._timeout):
                     return await _first(asked)
@@ -126,6 +138,11 @@ class Survey:
             except Exception as error:  # noqa: BLE001 - the next ones may know
                 failed = error
         raise failed
+
+
+def _waves(nodes: Sequence[Address]) -> Iterator[Sequence[Address]]:
+    for start in range(0, len(nodes), _WAVE):
+        yield nodes[start : start + _WAVE]
 
 
 async def _first(asked: Sequence[Awaitable[Sequence[Range]]]) -> Sequence[Range]:

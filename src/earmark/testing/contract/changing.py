@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from earmark.limits import Limit, Limits, Scope
 from earmark.testing.contract.cases import ALGORITHMS, Bench, Cases, each
-from earmark.testing.rows import C, Empty, R, S, See, X, Z, key, used
+from earmark.testing.rows import C, R, S, See, X, Z, key, used
 from earmark.testing.table import expect
 from earmark.usage import Usage
 
@@ -250,5 +250,8 @@ async def reset_of_a_hold_taken_afterwards_is_no_concern(bench: Bench) -> None:
 
 @cases()
 async def reset_of_an_unknown_key_is_nothing(bench: Bench) -> None:
-    """R6: nothing is created, and resetting nothing is no error."""
-    await bench.play(Z(key("unknown", rpm=5, tpm=5, concurrency=1)), Z(key("unlimited")), Empty())
+    """R6: resetting nothing is no error, and what is admitted afterwards counts as ever."""
+    unknown = key("unknown", rpm=5, tpm=5, concurrency=1)
+    await bench.play(
+        Z(unknown), Z(key("unlimited")), R("r1", unknown, tok=4), used("unknown.tpm", 4)
+    )

@@ -26,7 +26,7 @@ local function judge(scopes, asks, now, last)
   local seen_before, limits_before
   for number, scope in ipairs(scopes) do
     local parts, states = scope.parts, scope.states
-    local enforced = #parts % 2 == 1
+    local enforced, told_of_scope = #parts % 2 == 1, ''
     for part = 2, #parts - 1, 2 do
       local name, amount, ask, in_use = parts[part], parts[part + 1], 1, 0
       local capacity, told = amount
@@ -53,9 +53,10 @@ local function judge(scopes, asks, now, last)
           generations[position] = generation > 0 and generation or nil
         end
       end
-      seen = seen .. ' ' .. told
+      told_of_scope = told_of_scope .. ' ' .. told  -- by scopes: the whole is not copied for each limit of many
       refused = refused or ask and enforced and in_use + max(ask, 1) > capacity
     end
+    seen = seen .. told_of_scope
     if number == last then
       seen_before, limits_before = #seen, position
     end

@@ -42,12 +42,12 @@ local function identity()
 
   -- What remembers for a while that an id is over: a late copy of its reserve finds that, and a late copy of the message
   -- that resolved it that it was this one.
-  local function grave_of(winner, now)
-    return format('%d %s', now + HORIZON, winner)
+  local function grave_of(winner, over)
+    return format('%d %s', over, winner)
   end
 
-  local function bury(key, grave, now)
-    call('SET', key, grave, 'PX', ttl(now + HORIZON))
+  local function bury(key, grave, over)
+    call('SET', key, grave, 'PX', ttl(over))
   end
 
   -- The answer to a resolve where nothing is open: an id that was buried says by whom it was resolved. What is withdrawn
@@ -55,7 +55,8 @@ local function identity()
   local function answer_closed(verdict, own, grave)
     local winner = grave and grave.buried
     if verdict[1] == 'withdraw' and not winner then
-      bury(own, grave_of(verdict[4], clock), clock)
+      local over = clock + HORIZON
+      bury(own, grave_of(verdict[4], over), over)
       return 'buried'
     end
     return winner == verdict[4] and 'done' or 'gone'

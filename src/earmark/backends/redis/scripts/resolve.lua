@@ -1,6 +1,6 @@
 -- True up the holds of one reservation and free its slots; the first one wins.
 -- Keys: as for its reserve. The body is [verb, what was used, what was used at least, name of the call, 1 where other
--- processes may know of the reservation].
+-- processes may know of the reservation, or 2 where moreover messages to other slots of a cluster wait for the answer].
 -- Twin: MemoryStore.resolve, and earmark.core.settlement.used for what was used.
 
 -- How much more was used of a metric than was held.
@@ -70,17 +70,19 @@ local function answer_message()
   local body = cjson.decode(record.body)
   local scopes, now = load_scopes(body)
   true_up_all(scopes, record, body[2], verdict, now)
-  local late = verdict[5] == 1 or record.again or verdict[1] == 'withdraw'
-  local grave = late and use(identity).grave_of(verdict[4], now)
+  -- What waits for the answer is lost with it: it can be had for as long as somebody may be owed it.
+  local over = now + (verdict[5] == 2 and KEEP or HORIZON)
+  local late = verdict[5] > 0 or record.again or verdict[1] == 'withdraw'
+  local grave = late and use(identity).grave_of(verdict[4], over)
   -- The record goes first: should anything fail after all, nothing is given back twice. A grave in its place takes that
   -- without deleting: while a slot is moved to another node, a key that is gone is not this node's any more.
   if not grave or own ~= key then
     call('DEL', key)
   else
-    call('PEXPIRE', key, ttl(now + HORIZON))  -- a full server lets through what comes after a write
+    call('PEXPIRE', key, ttl(over))  -- a full server lets through what comes after a write
   end
   if grave then
-    use(identity).bury(own, grave, now)
+    use(identity).bury(own, grave, over)
   end
   for _, scope in ipairs(scopes) do
     if scope.slots then
