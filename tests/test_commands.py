@@ -88,7 +88,19 @@ def test_check_shows_what_applies(file: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.splitlines()[1:] == [
         "tenant:nobody",
         "    20 requests per minute (fixed window)",
+        "team does not apply: it is by team, and no team is told",
     ]
+
+
+def test_check_knows_what_the_gateway_tells(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt `by` is a mistake where it is said what is told of a request, as at the gateway's start."""
+    assert main(["check", str(file), "--dims", "user, team"]) == 0
+    assert main(["check", str(file), "--dims", ""]) == 1
+    file.write_text(FILE.replace("by: team", "by: taem"))
+    assert main(["check", str(file)]) == 0
+    capsys.readouterr()
+    assert main(["check", str(file), "--dims", "team"]) == 1
+    assert "scopes[0].by[0]: the gateway says no 'taem' of a request" in capsys.readouterr().err
 
 
 def test_check_says_where_nothing_applies(

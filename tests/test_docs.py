@@ -174,3 +174,20 @@ def test_relative_links_resolve(document: Path) -> None:
         if not there or (anchor and anchor not in slugs(target.read_text(encoding="utf-8"))):
             broken.append(link)
     assert not broken
+
+
+def test_the_retries_example_charges_what_was_sent() -> None:
+    """Whatever the loop: what its second attempt has answered counts once, and what all refuse unbilled no tokens."""
+    said = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "retries.py")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout.splitlines()
+    assert sum("alice has used 1 request and 15 tokens; 0 slots" in line for line in said) == 3
+    assert (
+        sum("nobody has answered: alice has used 1 request and 0 tokens" in line for line in said)
+        == 3
+    )
+    assert sum("is refused and sends 0" in line for line in said) == 3

@@ -317,6 +317,13 @@ async def test_b35_a_client_that_leaves_where_the_server_cancels() -> None:
         (answering(400, error="bad"), 400, (1, 0)),
         (answering(503, error="busy"), 503, (1, 1_050)),
         (lambda request: httpx.Response(200, stream=Body(*CHUNKS)), 200, (1, 30)),
+        (
+            lambda request: httpx.Response(
+                200, stream=Body(*CHUNKS), headers={"content-type": "text/event-stream"}
+            ),
+            200,
+            (1, 30),
+        ),
     ],
 )
 async def test_the_sketch_in_the_readme_counts_as_the_gateway_does(
@@ -344,6 +351,9 @@ async def test_the_sketch_in_the_readme_counts_as_the_gateway_does(
         # 200 bytes: 50 tokens, and a thousand for the output.
         response = await client.post(PATH, content=json.dumps({**CHAT, "stream": True}).ljust(200))
     assert response.status_code == status
+    if status != 502:  # the provider's type, whether it streams or not
+        said = provider(httpx.Request("POST", PATH)).headers.get("content-type", "application/json")
+        assert response.headers["content-type"].split(";")[0] == said
     (found,) = await names["limiter"].peek(names["scopes"]["Bearer sk-alice"])
     assert (found["requests"].used, found["tokens"].used) == used
     assert found["concurrency"].used == 0

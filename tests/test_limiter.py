@@ -205,6 +205,16 @@ async def test_two_limiters_on_one_backend_share_and_two_backends_do_not() -> No
     assert await three.cancel(other) is True
 
 
+@pytest.mark.parametrize("thing", ["redis://user:secret@host", MemoryBackend, 5])
+def test_what_is_no_backend_is_told_at_once(thing: Any) -> None:
+    """The most likely mistake, a URL, is told what takes one; its password is not shown."""
+    with pytest.raises(
+        TypeError, match=r"Limiter takes a backend, .* RedisBackend\.from_url"
+    ) as raised:
+        Limiter(thing)
+    assert "secret" not in str(raised.value)
+
+
 async def test_verbs_take_reservations() -> None:
     """Or their tokens; anything else is an error that shows it."""
     limiter = Limiter()

@@ -411,10 +411,10 @@ async def test_cancel_leaves_a_settlement_and_a_stream_alone(world: World) -> No
 
 
 async def test_r15_a_once_that_is_dropped_is_abandoned(world: World) -> None:
-    """R15: whoever uses it without a block and lets it go is warned; the next message frees what it held."""
+    """R15: whoever enters it, never leaves it and lets it go is warned; the next message frees what it held."""
 
     async def drop() -> None:
-        once = world.limiter.once(USER, tokens=50)
+        once = await world.limiter.once(USER, tokens=50).__aenter__()
         await once.attempt(P1)
 
     with warnings.catch_warnings(record=True) as caught:
@@ -493,6 +493,18 @@ async def test_r13_a_target_is_another_key_than_the_request(world: World) -> Non
         with pytest.raises(TypeError):
             await once.attempt("p1")  # type: ignore[arg-type]
     assert await world.look(USER) == NOTHING
+
+
+async def test_attempts_are_made_inside_the_block(world: World) -> None:
+    """Before it nobody would resolve them, and after it nobody can: both are mistakes, and count nothing."""
+    once = world.limiter.once(USER, tokens=50)
+    with pytest.raises(RuntimeError, match="has not begun: attempts are made inside its block"):
+        await once.attempt(P1)
+    async with once:
+        pass
+    with pytest.raises(RuntimeError, match="is over"):
+        await once.attempt(P1)
+    assert await world.looks() == (NOTHING, NOTHING, NOTHING)
 
 
 async def test_a_lease_and_amounts_of_its_own(world: World) -> None:

@@ -12,7 +12,7 @@ from earmark.asking import Asker
 from earmark.asks import added_of, asks_of, check_scopes, checked_lease
 from earmark.backends.health import Health
 from earmark.backends.memory import MemoryBackend
-from earmark.backends.protocol import Backend
+from earmark.backends.protocol import Backend, checked_backend
 from earmark.core.admission import statuses
 from earmark.core.hold import Hold
 from earmark.core.refusal import refusal as refusal_of
@@ -48,6 +48,7 @@ class Limiter:
         secret: what tokens of reservations are signed with; without one they are not.
 
     Raises:
+        TypeError: what is no backend, such as a URL.
         ValueError: an empty secret.
     """
 
@@ -60,7 +61,7 @@ class Limiter:
         observers: Iterable[Observer] = (),
         secret: str | bytes | None = None,
     ) -> None:
-        self._backend: Backend = MemoryBackend() if backend is None else backend
+        self._backend: Backend = MemoryBackend() if backend is None else checked_backend(backend)
         self._instant = self._backend.instant
         observers = tuple(observers)
         tokens = Tokens(secret, self._backend.name)

@@ -72,6 +72,7 @@ class ReserveOnce:
         "_asks",
         "_attempts",
         "_decided",
+        "_entered",
         "_front",
         "_lease_us",
         "_over",
@@ -92,7 +93,7 @@ class ReserveOnce:
         self._scopes = scopes
         self._asks = asks
         self._lease_us = lease_us
-        self._over = False
+        self._entered = self._over = False
         self._shared: Shared | None = None
         self._attempts: list[Attempt] = []
         self._decided: anyio.Event | None = None  # set once the first message is answered
@@ -118,7 +119,7 @@ class ReserveOnce:
             RateLimited: a scope of the request refused (then it is `refused`, and raised again by every later
                 attempt), or one of the target's (then another target may be tried). Nothing was counted.
             BackendUnavailable: no decision could be had.
-            RuntimeError: the block was left.
+            RuntimeError: the block was not entered, or was left.
             ValueError: two scopes with one key.
         """
         if target_scopes:
@@ -146,6 +147,11 @@ class ReserveOnce:
     def _check_going_on(self) -> None:
         if self.refused is not None:
             raise self.refused.with_traceback(None)
+        if not self._entered:
+            msg = (
+                f"{self!r} has not begun: attempts are made inside its block, `async with` it first"
+            )
+            raise RuntimeError(msg)
         if self._over:
             msg = f"{self!r} is over: attempts are made inside its block"
             raise RuntimeError(msg)
@@ -219,6 +225,7 @@ class ReserveOnce:
         return attempt
 
     async def __aenter__(self) -> Self:
+        self._entered = True
         return self
 
     async def __aexit__(

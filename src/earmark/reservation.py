@@ -176,12 +176,12 @@ class Reservation:
         """
         self._check_free("take a stream")
         from earmark.streams.observe import begin
-        from earmark.streams.options import Options
+        from earmark.streams.options import options_of
 
         stream = begin(
             source,
             self._stream_ended,
-            Options(**options),
+            options_of("Reservation.stream", options),
             on_drop=self._stream_dropped,
             read_on=self._office.task_group() if options.get("drain") is not None else None,
         )

@@ -192,7 +192,7 @@ async def test_anthropics_sdk(
         raw = await client.messages.with_raw_response.create(
             model="m", messages=PROMPT, max_tokens=9
         )
-        assert raw.headers["x-ratelimit-remaining-requests"] == "96"
+        assert raw.headers["anthropic-ratelimit-requests-remaining"] == "96"
     async with served.anthropic("sk-full") as client:
         with pytest.raises(RateLimitError) as refused:
             await client.messages.create(model="m", messages=PROMPT, max_tokens=9)

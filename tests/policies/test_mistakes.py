@@ -295,8 +295,18 @@ def test_every_mistake_is_an_error_of_its_own(
         assert f"{file}:{read.line}: {where}: {mistake.problem}: {mistake.remedy}" == str(read)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
-    """Whoever edits a file sees every mistake in it, a line each."""
+def test_what_parts_make_together_is_told_when_each_is_well() -> None:
+    """A key twice and two aliases in a row are told together, once no part has a mistake of its own."""
+    data = changed("aliases", {"a": "b", "b": "c"})
+    data["tenants"].append(data["tenants"][0])
+    together = {mistake.kind for mistake in mistakes_of(data)}
+    assert together == {"duplicate_key", "alias_of_alias"}
+    data["default"]["limits"]["rmp"] = 5
+    assert [mistake.kind for mistake in mistakes_of(data)] == ["unknown_field"]
+
+
+def test_all_mistakes_of_parts_are_told_at_once() -> None:
+    """Whoever edits a file sees every mistake that a part of it has by itself, a line each."""
     data = changed("default.limits.rmp", 5)
     data["tenants"][0]["key"] = " "
     data["scopes"][1]["match"] = "a*b"

@@ -251,3 +251,36 @@ def test_any_policies_agree_with_a_naive_resolver() -> None:
 
     run()
     reached.require(0.01, {"a listed tenant", "a rule", "a scope across tenants", "an alias"})
+
+
+def test_what_is_passed_over_is_the_rest_of_what_applies() -> None:
+    """Each limit across tenants applies or is passed over, for the reason that is told; aliases stand for models."""
+    limits = {"rpm": 5}
+    policies = Policies(
+        {
+            "default": {"limits": {}},
+            "aliases": {"fast": "gpt-4o"},
+            "scopes": [
+                {"id": "team", "by": ["team", "user"], "limits": limits},
+                {"id": "gpt", "match": "gpt-*", "limits": limits},
+            ],
+        }
+    )
+    no_team = "it is by team, user, and no team is told"
+    no_user = "it is by team, user, and no user is told"
+    for request, passed_over in (
+        ({}, {"team": no_team, "gpt": "it is for gpt-*, and no model is told"}),
+        ({"model": "fast", "team": "a"}, {"team": no_user}),
+        (
+            {"model": "o1", "team": "", "user": "u"},
+            {"team": no_team, "gpt": "it is for gpt-*, and the model is o1"},
+        ),
+        ({"model": "gpt-5", "team": "a", "user": "u"}, {}),
+    ):
+        assert policies.passed_over(tenant="acme", **request) == passed_over
+        applying = {
+            scope.key.partition(":")[0] for scope in policies.scopes(tenant="acme", **request)
+        }
+        assert applying == {"team", "gpt"} - passed_over.keys()
+    with pytest.raises(ValueError, match="model must be"):
+        policies.passed_over(tenant="acme", model="m" * 2_000)

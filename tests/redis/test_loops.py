@@ -337,11 +337,22 @@ async def settling():
     reservation = await limiter.pre_commit(KEY, tokens=30)
     await reservation.settle_success(12)
 
+async def streaming():
+    async with await limiter.pre_commit(KEY, tokens=30) as reservation:
+        try:
+            yield 1
+        finally:  # as late as the loop shuts its generators down
+            await reservation.settle_success(12)
+
+kept = []
+
 async def main():
     asyncio.get_running_loop().slow_callback_duration = 60  # how busy the machine is plays no part
     begun = asyncio.Event()
     task = asyncio.create_task(held(begun))
     await begun.wait()
+    kept.append(streaming())
+    await anext(kept[-1])
     other = asyncio.create_task(settling())
     await asyncio.sleep(0)
     asking = limiter.pre_commit(KEY, tokens=30)
@@ -372,5 +383,6 @@ def test_r19_a_program_that_never_closes_is_not_told_off(
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     left = asyncio.run(looked(limiter_for(shared_redis, namespace)))
+    assert left[0] >= 10
     assert left[2] == 0
     assert left[1] == 150 + 12 * (left[0] - 5)

@@ -72,7 +72,7 @@ async def test_r9_a_joint_message_that_comes_again_counts_once(shared_redis: Red
     store.look.flushdb()
     backend = store.recording(ManualClock(1_000.0))
     async with Limiter(backend) as limiter:
-        once = limiter.once(USER, tokens=50)
+        once = await limiter.once(USER, tokens=50).__aenter__()
         await limiter.add_tokens_post_stream(P1, 7)
         attempt = await once.attempt(P1)
         (sent,) = [sent for sent in backend.sent if sent.message.verb == "reserve"]
@@ -80,8 +80,7 @@ async def test_r9_a_joint_message_that_comes_again_counts_once(shared_redis: Red
         assert await looks(limiter) == [counted(1, 50, 1), counted(1, 57, 1)]
         assert await attempt.close_reserved_only()
         assert await backend.again(sent.message) == "gone"
-        async with once:
-            pass
+        await once.__aexit__(None, None, None)
         assert await backend.again(sent.message) == "gone"
         assert await looks(limiter) == [counted(1, 50, 0), counted(1, 57, 0)]
 

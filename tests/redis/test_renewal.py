@@ -185,6 +185,26 @@ async def test_r10_what_is_resolved_is_renewed_no_longer(stage: Stage) -> None:
         assert other.state == "abandoned"
 
 
+async def test_r10_a_loop_whose_tasks_were_all_cancelled_goes_on_renewing(stage: Stage) -> None:
+    """R10: whoever is at work still keeps its slot, also where nobody else sends anything, and time and again."""
+    async with await stage.limiter.pre_commit(SLOT) as reservation:
+        for _ in range(2):
+            tasks = {task for task in asyncio.all_tasks() if task.get_name().startswith("earmark.")}
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            renewed = stage.wires.sent["answered"]
+            stage.clock.advance(LEASE / 3)
+            await until(lambda renewed=renewed: stage.wires.sent["answered"] > renewed)  # type: ignore[misc]
+            await stage.passes(0, renewals=0)
+            for _ in range(6):
+                await stage.passes(LEASE / 3, renewals=1)
+            assert await stage.slots() == 1
+        assert await reservation.settle_success(1) is True
+    await stage.passes(LEASE, renewals=0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "earmark.redis.renewal"]
+
+
 async def test_r10_without_slots_it_is_kept_as_long_as_somebody_is_at_work(stage: Stage) -> None:
     """R10: attended for five hours, it is open, and gives back what it held; a bare one is forgotten after one."""
     bare = await stage.limiter.pre_commit(DAY, tokens=100)

@@ -204,3 +204,16 @@ class Backend(Protocol):
     async def aclose(self) -> None:
         """Let go of what the backend holds open."""
         ...
+
+
+def checked_backend(backend: Backend) -> Backend:
+    """The backend, where it is one.
+
+    Raises:
+        TypeError: it is something else. What it is is not shown: a URL may have a password in it.
+    """
+    if isinstance(backend, type) or not hasattr(backend, "instant"):
+        kind = type(backend).__name__
+        msg = f"Limiter takes a backend, such as RedisBackend.from_url(…) for a URL, not a {kind}"
+        raise TypeError(msg)
+    return backend

@@ -28,6 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_dim,
         help="… and this is known of the request, such as team=research; may be repeated",
     )
+    parser.add_argument(
+        "--dims",
+        metavar="NAME,…",
+        type=_dims,
+        help="all that the gateway tells of a request beside tenant and model, as in Policies.load(…, dims=…):"
+        " a scope by anything else is then a mistake; '' is nothing",
+    )
 
 
 def _dim(text: str) -> tuple[str, str]:
@@ -38,12 +45,16 @@ def _dim(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _dims(text: str) -> frozenset[str]:
+    return frozenset(name for part in text.split(",") if (name := part.strip()))
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Check, and show."""
     from earmark.policies import Policies
 
     try:
-        policies = Policies.load(arguments.file)
+        policies = Policies.load(arguments.file, dims=arguments.dims)
         applying = [] if arguments.tenant is None else _applying(policies, arguments)
     except ValueError as error:  # a PolicyError, or a tenant or a model that is no key
         print(error, file=sys.stderr)
@@ -58,11 +69,17 @@ def _applying(policies: Policies, arguments: argparse.Namespace) -> list[str]:
     lines: list[str] = []
     if arguments.model and policies.resolve(arguments.model) != arguments.model:
         lines.append(f"{arguments.model} stands for {policies.resolve(arguments.model)}")
-    scopes = policies.scopes(tenant=arguments.tenant, model=arguments.model, **dict(arguments.dim))
+    request = {**dict(arguments.dim), "tenant": arguments.tenant, "model": arguments.model}
+    scopes = policies.scopes(**request)
     for scope in scopes:
         lines.append(scope.key if scope.enforce else f"{scope.key} (counts, and never refuses)")
         lines += [f"    {_said(limit)}" for limit in scope.limits]
-    return lines or ["no limit applies"]
+    if not scopes:
+        lines.append("no limit applies")
+    lines += [
+        f"{own} does not apply: {why}" for own, why in policies.passed_over(**request).items()
+    ]
+    return lines
 
 
 def _said(limit: Limit) -> str:

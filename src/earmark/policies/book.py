@@ -46,16 +46,19 @@ class _Across(NamedTuple):
 
         Nobody shares a limit with all who have no value (C67).
         """
+        if self.why_not(values) is not None:
+            return None
+        parts = [value for name in self.by if (value := values.get(name)) is not None]
+        return Scope(scope_key(self.own, parts), self.limits, self.enforce)
+
+    def why_not(self, values: Mapping[str, str | None]) -> str | None:
+        """Why a request with these values is not concerned; None where it is."""
         model = values["model"]
         if self.matcher is not None and (model is None or not self.matcher.meets(model)):
-            return None
-        parts: list[str] = []
-        for name in self.by:
-            value = values.get(name)
-            if value is None:
-                return None
-            parts.append(value)
-        return Scope(scope_key(self.own, parts), self.limits, self.enforce)
+            said = "no model is told" if model is None else f"the model is {model}"
+            return f"it is for {self.matcher}, and {said}"
+        missing = [name for name in self.by if values.get(name) is None]
+        return f"it is by {', '.join(self.by)}, and no {missing[0]} is told" if missing else None
 
 
 class Book:
@@ -105,6 +108,19 @@ class Book:
         self.passing: dict[Question, Scopes] = {}
         self._bound = max(KEPT, KEPT_PER_TENANT * len(self._tenants))
 
+    def passed_over(
+        self, tenant: str, model: str | None, dims: Mapping[str, str | None]
+    ) -> dict[str, str]:
+        """The limits across tenants that a request does not meet, by their ids, and why not.
+
+        Raises:
+            ValueError: one of these is no key.
+        """
+        values = self._values(tenant, model, dims)
+        values["model"] = None if values["model"] is None else self._model(values["model"])
+        reasons = ((one.own, one.why_not(values)) for one in self._across)
+        return {own: reason for own, reason in reasons if reason is not None}
+
     def find(
         self, tenant: str, model: str | None, dims: Mapping[str, str | None]
     ) -> tuple[Scope, ...]:
@@ -114,8 +130,7 @@ class Book:
             ValueError: one of these is no key.
         """
         names = ("tenant", "model", *self.dims)
-        given = {**dims, "tenant": tenant, "model": model}
-        values = {name: _value(name, given.get(name)) for name in names}
+        values = self._values(tenant, model, dims)
         question = tuple(values[name] for name in (names if dims else names[:2]))
         with self._lock:
             answer = self.kept.get(question, self.passing.get(question))
@@ -128,6 +143,16 @@ class Book:
                 room[question] = answer
         return answer
 
+    def _values(
+        self, tenant: str, model: str | None, dims: Mapping[str, str | None]
+    ) -> dict[str, str | None]:
+        """What a request says, by name."""
+        given = {**dims, "tenant": tenant, "model": model}
+        return {name: _value(name, given.get(name)) for name in ("tenant", "model", *self.dims)}
+
+    def _model(self, name: str) -> str:
+        return self.aliases.get(name, name)
+
     def _answer(self, values: dict[str, str | None]) -> Scopes:
         tenant, model = values["tenant"], values["model"]
         if tenant is None:
@@ -135,7 +160,7 @@ class Book:
             raise ValueError(msg)
         own = self._tenants.get(tenant) or _own(self._default, tenant)
         if model is not None:
-            model = values["model"] = self.aliases.get(model, model)
+            model = values["model"] = self._model(model)
         rule = None if model is None else own.rules.find(model)
         scopes = (own.scope, rule, *(one.scope(values) for one in self._across))
         # What has no limits concerns nobody.

@@ -28,7 +28,8 @@ class Policies:
             else is a mistake, since nothing would ever meet it. None: not checked.
 
     Raises:
-        PolicyError: mistakes, all that can be found.
+        PolicyError: mistakes: all of one part by itself (names, values, what is missing); where there is none,
+            all that several parts make together (two of a kind, names that stand for nothing).
     """
 
     __slots__ = ("_book", "_dims", "_file", "_parts")
@@ -86,6 +87,21 @@ class Policies:
         except TypeError:
             pass  # something that is no text: said below
         return book.find(tenant, model, dims)
+
+    def passed_over(
+        self, *, tenant: str, model: str | None = None, **dims: str | None
+    ) -> dict[str, str]:
+        """The limits across tenants that a request does not meet: why not, by their ids; for those who check a file.
+
+        Args:
+            tenant: as for `scopes`.
+            model: so as well.
+            dims: so as well.
+
+        Raises:
+            ValueError: as `scopes`.
+        """
+        return self._book.passed_over(tenant, model, dims)
 
     def resolve(self, model: str) -> str:
         """The model that a name stands for: itself where it is no alias.

@@ -10,7 +10,13 @@ from earmark.streams.detect import factory
 from earmark.streams.draining import DrainingStream, ReadOn, Start, read_in
 from earmark.streams.hiding import HidingStream
 from earmark.streams.observed import Observed, ObservedStream
-from earmark.streams.options import MAX_EVENT, Options, StreamOptions, check_function
+from earmark.streams.options import (
+    MAX_EVENT,
+    Options,
+    StreamOptions,
+    check_function,
+    options_of,
+)
 from earmark.streams.telling import OnComplete, OnDrop, Teller
 from earmark.streams.watched import WatchedStream
 from earmark.streams.watcher import Watcher
@@ -58,7 +64,7 @@ def observe_stream(
         ValueError: a number is out of its range, no dialect has this name, or `drain` lacks its task group.
         RuntimeError: the task group has ended; nothing is told then, and nothing closed.
     """
-    return begin(source, on_complete, Options(**options))
+    return begin(source, on_complete, options_of("observe_stream", options))
 
 
 def begin(

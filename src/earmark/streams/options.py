@@ -5,7 +5,9 @@ Both take these by name and hand them on as they are, so that neither can forget
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Final, TypedDict, cast
 
 from anyio.abc import TaskGroup
@@ -71,6 +73,23 @@ class Options:
             value: object = getattr(self, name)
             if value is not None:
                 check_function(name, value)
+
+
+def options_of(call: str, given: StreamOptions) -> Options:
+    """The options that a call was given.
+
+    Raises:
+        TypeError: one has a name that is none; the message names the call. Else as `Options`.
+    """
+    names: Mapping[str, object] = given
+    known = [field.name for field in fields(Options)]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f": did you mean {close[0]!r}? It" if close else "; it"
+            msg = f"{call} takes no option {name!r}{meant} takes {', '.join(known)}"
+            raise TypeError(msg)
+    return Options(**given)
 
 
 def check_function(name: str, value: object) -> None:

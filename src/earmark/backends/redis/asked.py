@@ -6,10 +6,12 @@ One timer watches all of them: a timer for each message would cost more than the
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import Context
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from earmark.backends.redis.messages import Message
 
@@ -35,7 +37,7 @@ MAX_KEYS: Final = 1_024
 class Asked:
     """A message whose caller waits for the answer."""
 
-    __slots__ = ("again", "answer", "deadline", "message", "sent")
+    __slots__ = ("__weakref__", "again", "answer", "deadline", "left", "message", "sent")
 
     def __init__(
         self, message: Message, answer: asyncio.Future[str], deadline: float, *, again: bool
@@ -45,6 +47,7 @@ class Asked:
         self.deadline = deadline
         self.again = again  # it may have reached the store before
         self.sent = again  # it may have reached the store by now
+        self.left = False  # nobody waits for it any more, and it goes its way
 
     @property
     def group(self) -> object:
@@ -64,6 +67,58 @@ class Asked:
         """Its caller goes; True where nothing was sent for it, and nothing will be."""
         return not self.sent and (self.answer.cancelled() or self.answer.cancel())
 
+    def stays(self) -> asyncio.Future[str]:
+        """The answer, for a caller that may go while the message keeps its place among the others.
+
+        A settlement that has begun is to finish (R16), and what is asked after it must not come before it (R9).
+        """
+        if not self.answer.done():
+            self.answer = _Leavable(self)
+        return self.answer
+
+    def leave(self, failed: Callable[[], object]) -> bool:
+        """Its caller goes.
+
+        Returns whether the message goes its way, or has gone it; else it is over, or nobody sees to it any more.
+
+        Args:
+            failed: called where it comes to nothing.
+        """
+        answer = self.answer
+        if answer.done():
+            return not answer.cancelled() and answer.exception() is None
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not answer.get_loop():
+            return False  # a coroutine that has outlived its loop, or is collected elsewhere
+        self.left = True
+        answer.add_done_callback(partial(_left, failed), context=Context())
+        return True
+
+
+class _Leavable(asyncio.Future[str]):
+    """An answer whose caller may be cancelled: then the message has another one, which nobody awaits."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(loop=asked.answer.get_loop())
+        self._asked = weakref.ref(asked)  # whoever sees to the message keeps it
+
+    def cancel(self, msg: Any | None = None) -> bool:  # noqa: ANN401 - as it is declared there
+        """Its caller is interrupted."""
+        if not super().cancel(msg):
+            return False
+        asked = self._asked()
+        if asked is not None:
+            asked.answer = self.get_loop().create_future()
+        return True
+
+
+def _left(failed: Callable[[], object], answer: asyncio.Future[str]) -> None:
+    if answer.cancelled() or answer.exception() is not None:
+        failed()
+
 
 def board(waiting: deque[Asked], deadline: float) -> list[Asked]:
     """Take out, in order, who goes with the next call, but for those whose callers have gone.
@@ -80,6 +135,11 @@ def board(waiting: deque[Asked], deadline: float) -> list[Asked]:
             keys += len(asked.message.keys)
             flight.append(asked)
     return flight
+
+
+def unanswered(*queues: Iterable[Asked]) -> Iterator[Asked]:
+    """Who has no answer yet, in order."""
+    return (asked for queue in queues for asked in queue if not asked.answer.done())
 
 
 class Again(str):

@@ -203,9 +203,9 @@ class RedisBackend:
         exact: Mapping[str, int],
         at_least: Mapping[str, int],
     ) -> bool:
-        """True up the holds of one reservation and free its slots; the first one wins (R5).
+        """True up the holds of one reservation and free its slots; the first one wins (R5), also where its caller goes.
 
-        Where the store cannot be reached, or the caller goes, the message is owed to it, and the answer is True.
+        Where the store cannot be reached the message is owed to it, and the answer is True.
         """
         if hold.degraded:
             return hold.place == "open" or self._local.resolve(hold, verb, exact, at_least)
@@ -216,16 +216,14 @@ class RedisBackend:
             return await self._resolve_parts(hold, verb, exact, at_least)
         message = self._messages.resolve(hold, verb, exact, at_least)
         try:
-            answer = await self._line().ask(message)
+            answer = await self._heard(message)
         except BaseException as error:
-            if not is_owed(error):
-                raise
-            self._owe(message)
-            self._lines.drop(hold)
-            if isinstance(error, Exception):
-                return True
+            if is_owed(error):
+                self._lines.drop(hold)
             raise
         self._lines.drop(hold)
+        if answer is None:
+            return True
         if isinstance(answer, Again) and hold.is_private:
             return True  # nobody else knows this reservation: if it is gone, the first copy has resolved it
         return answer == "done"
@@ -247,18 +245,8 @@ class RedisBackend:
         self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
     ) -> bool:
         """Count what no hold covers (R8); owed to a store that cannot be reached."""
-        line = self._line()
-        message = self._messages.add(target, amounts, request_id)
-        try:
-            answer = await line.ask(message)
-        except BaseException as error:
-            if not is_owed(error):
-                raise
-            self._owe(message)
-            if isinstance(error, Exception):
-                return True
-            raise
-        return answer == "counted"
+        answer = await self._heard(self._messages.add(target, amounts, request_id))
+        return answer in {None, "counted"}
 
     async def renew(self, holds: Sequence[Hold]) -> list[bool]:
         """Extend leases that have not lapsed; a lapsed one is never revived (C5)."""
@@ -275,7 +263,7 @@ class RedisBackend:
         """Read the state of every limit at one instant; on a cluster, of every slot."""
         if self._topology.is_clustered:
             return await told(self._several.peek(scopes))
-        answer = await self._ask(self._messages.peek(scopes))
+        answer = await told(self._line().ask(self._messages.peek(scopes)))
         _, at, *seen = answer.split(" ")
         return Seen(states(scopes, seen), int(at))
 
@@ -284,7 +272,7 @@ class RedisBackend:
         if self._topology.is_clustered:
             await told(self._several.reset(scopes))
             return
-        await self._ask(self._messages.reset(scopes))
+        await told(self._line().ask(self._messages.reset(scopes)))
 
     def attend(self, hold: Hold) -> None:
         """Renew a reservation from now on, every third of its lease, until it is resolved (R10)."""
@@ -316,17 +304,17 @@ class RedisBackend:
     def _line(self) -> Carrier:
         return self._lines.here().line
 
-    def _post(self, client: Client, *, brief: bool) -> Post:
-        """What a loop gets that has nothing yet."""
+    def _post(self, client: Client, before: Post | None, *, brief: bool) -> Post:
+        """What a loop gets that has nothing yet, or whose line is over: what is at work there is renewed as before."""
         carrier = self._topology.carrier(client, self._header, self._standing, brief=brief)
         sleep: Callable[[float], Awaitable[object]] = getattr(self.clock, "sleep", asyncio.sleep)
         now = time.monotonic if sleep is asyncio.sleep or self.clock is None else self.clock
-        renewal = Renewal(carrier, self._messages, self._renewal, _KEEP_US, now, sleep)
-        if self._replicas is None or brief:
-            return Post(carrier, renewal)
-        message = self._messages.present(self._present)
-        presence = Presence(carrier, message, self._replicas, now, sleep)
-        return Post(carrier, renewal, presence)
+        renewal = Renewal(self._line, self._messages, self._renewal, _KEEP_US, now, sleep)
+        presence = None
+        if self._replicas is not None and not brief:
+            message = self._messages.present(self._present)
+            presence = Presence(carrier, message, self._replicas, now, sleep)
+        return Post(carrier, before.renewal if before else renewal, presence)
 
     def _renewal(self, hold: Hold) -> Awaitable[str]:
         """Ask the store to keep a reservation and its slots."""
@@ -340,6 +328,21 @@ class RedisBackend:
             return ("", str(_GRACE_MS), *self._lengths)
         now = self._reading.nanoseconds() // 1000 + self._reading.ahead
         return (str(now), str(_GRACE_OF_INJECTED_MS), *self._lengths)
+
+    async def _heard(self, message: Message) -> str | None:
+        """The answer to what the store has to hear in any case; None: it is owed to it."""
+        asked = self._line().place(message)
+        try:
+            return await asked.stays()
+        except (Outage, StoreError) as error:
+            if not is_owed(error):
+                raise
+            self._owe(message)
+            return None
+        except BaseException:
+            if not asked.leave(lambda: self._owe(message)):
+                self._owe(message)
+            raise
 
     def _owe(self, message: Message) -> None:
         self._outbox.add(message)
@@ -389,9 +392,6 @@ class RedisBackend:
             if noted.hold.id == found.id:
                 return noted.hold
         return found
-
-    async def _ask(self, message: Message) -> str:
-        return await told(self._line().ask(message))
 
 
 def _repeated(hold: Hold, known: Hold) -> Hold:

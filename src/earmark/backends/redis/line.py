@@ -20,10 +20,11 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Final
 
-from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, Watch, board
+from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, Watch, board, unanswered
 from earmark.backends.redis.connection import Connection, Dialed, command
 from earmark.backends.redis.exchange import exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
+from earmark.backends.redis.loops import OURS, is_ending, others_are_going
 from earmark.backends.redis.messages import Message, has_won
 from earmark.backends.redis.owed import Outbox, Owed
 from earmark.backends.redis.standing import Standing
@@ -40,8 +41,6 @@ PATIENCE: Final = 4
 
 # A line that ends looks this often, in seconds, whether others are at work still.
 _END_PAUSE: Final = 0.001
-
-_TASK: Final = "earmark.redis"
 
 CLOSED: Final = Outage("the line to the store is closed", sent=True)
 
@@ -91,10 +90,10 @@ class Line:
         self._owed_first = False
         self._pause = FIRST_PAUSE
         self._closing = False
-        self._ending = brief
+        self._ending = brief and is_ending()  # else the loop has outlived a line, and goes on
         self.down: Exception | None = None
         # The first caller's context is not the line's, which outlives it.
-        self._task = self._loop.create_task(self._run(), name=_TASK, context=Context())
+        self._task = self._loop.create_task(self._run(), name=OURS, context=Context())
 
     @property
     def over(self) -> bool:
@@ -146,8 +145,8 @@ class Line:
         await asyncio.wait([self._task])
 
     async def _deliver_all(self) -> None:
-        """Wait until the store is owed nothing, or the line has ended."""
-        while self._outbox and not self._task.done():
+        """Wait until the store is owed nothing, and has all that callers have left, or the line has ended."""
+        while (self._outbox or self._is_left()) and not self._task.done():
             self._idle.clear()
             self._wake.set()
             idle = asyncio.ensure_future(self._idle.wait())
@@ -157,6 +156,10 @@ class Line:
                 idle.cancel()
             if self._outbox:  # another loop has it under way, and may have to put it back
                 await asyncio.sleep(_END_PAUSE)
+
+    def _is_left(self) -> bool:
+        """Whether anything is on its way for which nobody waits."""
+        return any(asked.left for asked in unanswered(self._flight, self._waiting))
 
     async def _run(self) -> None:
         try:
@@ -191,12 +194,11 @@ class Line:
             return self._ending
         if self._waiting or self._outbox.deliverable:
             return False
-        tasks = asyncio.all_tasks()
-        return not any(task.cancelling() and task.get_name() != _TASK for task in tasks)
+        return not others_are_going()
 
     async def _send_again(self) -> None:
         """What was under way goes out again, on a new connection: the old one may have a reply to come."""
-        fresh = [asked for asked in self._flight if not asked.answer.done()]
+        fresh = list(unanswered(self._flight))
         self._flight = []
         await self._hang_up()
         for asked in reversed(fresh):
@@ -263,7 +265,7 @@ class Line:
 
     async def _broken(self, error: Exception) -> None:
         """The round has failed: once more on a new connection, or give up."""
-        left = [asked for asked in self._flight if not asked.answer.done()]
+        left = list(unanswered(self._flight))
         self._flight = left
         if self._dialed is None or not is_outage(error) or any(asked.again for asked in left):
             await self._lose(error)
@@ -367,11 +369,7 @@ class Line:
 
     def _oldest(self) -> Asked | None:
         """Who has waited the longest, of those who wait still."""
-        for all_of_them in (self._flight, self._waiting):
-            for asked in all_of_them:
-                if not asked.answer.done():
-                    return asked
-        return None
+        return next(unanswered(self._flight, self._waiting), None)
 
     def _give_up(self) -> None:
         """Interrupt the round that is under way."""

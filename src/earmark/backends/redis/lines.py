@@ -12,6 +12,7 @@ from redis.asyncio import Redis, RedisCluster
 
 from earmark.backends.redis.carrier import Carrier
 from earmark.backends.redis.client import Client
+from earmark.backends.redis.loops import is_ending
 from earmark.backends.redis.renewal import Renewal
 from earmark.backends.redis.replicas import Presence
 from earmark.core.hold import Hold
@@ -30,8 +31,8 @@ class Post(NamedTuple):
 class Maker(Protocol):
     """Makes a line and its renewal for the loop that runs."""
 
-    def __call__(self, client: Client, *, brief: bool) -> Post:
-        """`brief`: the line ends as soon as there is nothing to do."""
+    def __call__(self, client: Client, before: Post | None, *, brief: bool) -> Post:
+        """`before`: what the loop had, whose line is over; `brief`: the line ends as soon as there is nothing to do."""
         ...
 
 
@@ -68,8 +69,8 @@ class Lines:
         with self._lock:
             client = self._client_of_loop()
             posts = {other: post for other, post in self._posts.items() if not other.is_closed()}
-            # Where a line has ended that nobody has closed, the loop is ending, and nothing is to be left behind.
-            post = posts[loop] = self._make(client, brief=loop in posts)
+            # Of a loop that is ending nothing is to be left behind.
+            post = posts[loop] = self._make(client, posts.get(loop), brief=is_ending())
             self._posts = posts
         return post
 

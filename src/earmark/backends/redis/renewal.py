@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from earmark.backends.redis.carrier import Carrier
 from earmark.backends.redis.failures import Outage
+from earmark.backends.redis.loops import OURS, is_ending
 from earmark.backends.redis.messages import Messages, limits_slots
 from earmark.core.hold import Hold
 from earmark.ids import Id
@@ -32,6 +33,9 @@ _SOON: Final = 1 / 20
 _TOGETHER: Final = 1 / 2
 
 
+# Seconds after which it is seen whether the loop goes on on which this was interrupted.
+_INTERRUPTED: Final = 0.05
+
 # Nearer than a clock can count is now.
 _INSTANT: Final = 1 / MICROSECONDS
 
@@ -47,7 +51,7 @@ class Renewal:
     """See above.
 
     Args:
-        carrier: carries the messages of the loop.
+        carrier: what carries the messages of the loop by now.
         messages: knows how long a lease lasts.
         renew: asks for a renewal.
         keep_us: microseconds for which a reservation is kept unrenewed.
@@ -57,7 +61,7 @@ class Renewal:
 
     def __init__(  # noqa: PLR0917 - each is another thing, and it is called once
         self,
-        carrier: Carrier,
+        carrier: Callable[[], Carrier],
         messages: Messages,
         renew: Callable[[Hold], Awaitable[str]],
         keep_us: int,
@@ -86,10 +90,28 @@ class Renewal:
             return
         if self._task is not None:
             self._task.cancel()
-        self._wakes = due
-        self._task = self._loop.create_task(
-            self._run(), name="earmark.redis.renewal", context=Context()
-        )
+        self._begin(due)
+
+    def _begin(self, wakes: float) -> None:
+        self._wakes = wakes
+        self._task = self._loop.create_task(self._run(), name=f"{OURS}.renewal", context=Context())
+        self._task.add_done_callback(self._ended, context=Context())
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whoever cancels all tasks of a loop may go on with it, and so do holders."""
+        if task.cancelled() and self._task in {None, task}:
+            self._task = None
+            self._begin_later()
+
+    def _begin_later(self) -> None:
+        if self._kept:  # a loop that is closed forgets its timers
+            self._loop.call_later(_INTERRUPTED, self._begin_again, context=Context())
+
+    def _begin_again(self) -> None:
+        if self._task is None and not is_ending():
+            self._begin(self._now())
+        elif self._task is None:
+            self._begin_later()
 
     def drop(self, hold: Hold) -> None:
         """Renew it no longer. From any thread."""
@@ -142,4 +164,4 @@ class Renewal:
         """Whether the store did not answer; that the line is down, by a mistake even, is logged elsewhere, once."""
         if isinstance(answer, Outage):
             return True
-        return isinstance(answer, Exception) and self._carrier.down is not None
+        return isinstance(answer, Exception) and self._carrier().down is not None
