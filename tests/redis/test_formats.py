@@ -70,7 +70,7 @@ def anyio_backend() -> str:
 @pytest.fixture
 def store(shared_redis: RedisServer) -> Iterator[Store]:
     """A database with nothing in it."""
-    store = real(shared_redis, db=3)
+    store = real(shared_redis, db=9)
     yield store
     store.look.flushdb()
 
