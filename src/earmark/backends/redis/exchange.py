@@ -111,7 +111,8 @@ def _hand_out(batch: list[Asked], answers: list[str]) -> Outage | None:
             _check_unreadable(id_)
         if text.startswith("failed "):
             error = StoreError(text.removeprefix("failed "))
-            ailing = _refuse(asked, error, sent=asked.again) or ailing
+            if not asked.is_sent_elsewhere(error):
+                ailing = _refuse(asked, error, sent=asked.again) or ailing
         elif not asked.answer.done():
             asked.answer.set_result(Again(text) if asked.again else text)
     return ailing

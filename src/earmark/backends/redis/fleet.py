@@ -25,7 +25,7 @@ from earmark.backends.redis.line import CLOSED, Line, fail
 from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Owed
 from earmark.backends.redis.rack import REST, Rack, Tray
-from earmark.backends.redis.routed import Routed, is_moved
+from earmark.backends.redis.routed import Routed, is_astray, is_moved
 from earmark.backends.redis.standing import OfMaster, Standing
 from earmark.backends.redis.survey import Survey
 
@@ -216,7 +216,7 @@ class Fleet:
                 self._survey.begin()
         elif isinstance(error, exceptions.ClusterDownError) and _NOT_SERVED in str(error):
             self._survey.begin()
-        elif not isinstance(error, exceptions.TryAgainError):
+        elif not (isinstance(error, exceptions.TryAgainError) or is_astray(error)):
             return False
         asked.hops += 1
         now = self.loop.time()

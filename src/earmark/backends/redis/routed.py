@@ -60,7 +60,16 @@ class Routed(Asked):
     def is_sent_elsewhere(self, error: Exception) -> bool:
         """Whether an error says so; then it is on its way."""
         self._asking = isinstance(error, exceptions.AskError) and not is_moved(error)
+        self.again = self.again or is_astray(error)
         return self._sender.send_on(self, error)
+
+
+def is_astray(error: Exception) -> bool:
+    """Whether a key has left while its slot is moved, by a message before this one in the same call of a script.
+
+    A script reads all before it writes, and finds that at the first key.
+    """
+    return "attempted to access a non local key" in str(error)
 
 
 def is_moved(error: Exception) -> bool:
