@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
 from decimal import Decimal
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
@@ -172,7 +173,7 @@ class Reservation:
 
         Raises:
             RuntimeError: the reservation is resolved, or a stream has it already.
-            TypeError, ValueError: as `observe_stream`; the reservation is then still the caller's.
+            TypeError, ValueError: as `observe_stream`; all is then still the caller's.
         """
         self._check_free("take a stream")
         from earmark.streams.observe import begin
@@ -184,8 +185,8 @@ class Reservation:
             options_of("Reservation.stream", options),
             on_drop=self._stream_dropped,
             read_on=self._office.task_group() if options.get("drain") is not None else None,
+            begun=partial(self._office.attend, self._hold),
         )
-        self._office.attend(self._hold)
         self.step_aside()
         return stream
 
@@ -341,8 +342,7 @@ class Reservation:
     ) -> None:
         """Note that nobody can resolve this any more; needs no lock and no loop."""
         self._office.sign_off(self._hold)
-        state = MOVES[self._state].get(verb)
-        if state is not None:
+        if (state := MOVES[self._state].get(verb)) is not None:
             self._state = state
             noted = Dropped(self._office, self._hold, verb, exact, at_least, bill)
             self._office.desk.dropped.append(noted)

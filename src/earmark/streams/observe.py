@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
 from functools import partial
 from typing import TypeVar, Unpack
 
@@ -74,6 +74,7 @@ def begin(
     *,
     on_drop: OnDrop | None = None,
     read_on: ReadOn | None = None,
+    begun: Callable[[], None] | None = None,
 ) -> ObservedStream[T]:
     """The same for whoever has more to say.
 
@@ -83,6 +84,7 @@ def begin(
         options: all the others.
         on_drop: called in place of `on_complete` when the stream is dropped; see `OnDrop`.
         read_on: where the source is read on if no task group is given.
+        begun: called when nothing is left that can be refused; where it raises, the source is still the caller's.
     """
     check_function("on_complete", on_complete)
     start = _start(options, read_on)
@@ -94,12 +96,14 @@ def begin(
     teller = Teller(on_complete, on_drop, options.complete_timeout)
     watched = WatchedStream(source, watcher, teller, estimate, options.aclose)
     stream: ObservedStream[T] = watched
-    if start is not None and options.drain is not None:
-        try:
+    try:
+        if start is not None and options.drain is not None:
             stream = DrainingStream(watched, options.drain, start)
-        except BaseException:
-            watched.disarm()
-            raise
+        if begun is not None:
+            begun()
+    except BaseException:
+        watched.disarm()
+        raise
     return HidingStream(stream, watcher) if options.hide_usage else stream
 
 
