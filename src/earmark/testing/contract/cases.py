@@ -130,5 +130,6 @@ class Cases:
 
 
 def _short(value: object) -> str:
-    text = value if isinstance(value, str) else repr(value)
+    # A function's repr has its address, which no two processes have in common.
+    text = value if isinstance(value, str) else getattr(value, "__name__", None) or repr(value)
     return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
