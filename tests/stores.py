@@ -40,12 +40,33 @@ class _Tap:
         return self.place(message, again=again).answer
 
     def place(self, message: Message, *, again: bool = False) -> Any:
-        asked = self._line.place(message, again=again)
-        asked.answer.add_done_callback(lambda done: self._heard(message, done))
-        return asked
+        return _Tapped(self._line.place(message, again=again), self._heard)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._line, name)
+
+
+class _Tapped:
+    """A message whose answer is told, whichever future its caller waits for."""
+
+    def __init__(self, asked: Any, heard: Any) -> None:
+        self._asked = asked
+        self._heard = heard
+        self._tap(asked.answer)
+
+    def stays(self) -> Any:
+        before = self._asked.answer
+        answer = self._asked.stays()
+        if answer is not before:
+            self._tap(answer)
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._asked, name)
+
+    def _tap(self, answer: Any) -> None:
+        message = self._asked.message
+        answer.add_done_callback(lambda done: self._heard(message, done))
 
 
 class Sent(NamedTuple):
