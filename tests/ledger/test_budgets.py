@@ -26,7 +26,7 @@ from tests.ledgers import NOON, PRICES, Database, adds_up, only_row, opened, usd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 ALICE = Budget("user:alice", usd(10), "monthly")
-SCOPE = Scope("api_key:alice", Limits(rpm=10, tpm=1_000, concurrency=2))
+SCOPE = Scope("api_key:alice", Limits(rpd=10, tpd=1_000, concurrency=2))
 
 
 def spend(estimate: str | None, *budgets: Budget, model: str | None = None) -> Spend:

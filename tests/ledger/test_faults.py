@@ -25,7 +25,7 @@ from tests.postgres import PostgresServer, postgres_server
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 ALICE: Final = Budget("user:alice", usd(10), "monthly")
-SCOPE: Final = Scope("api_key:alice", Limits(rpm=10, concurrency=2))
+SCOPE: Final = Scope("api_key:alice", Limits(rpd=10, concurrency=2))
 
 
 def spend(estimate: str) -> Spend:

@@ -12,7 +12,7 @@ from earmark.ledger import Budget, Ledger, Spend
 from tests.ledgers import Database, usd
 
 ALICE = Budget("user:alice", usd(10), "monthly")
-SCOPE = Scope("api_key:alice", Limits(rpm=10, tpm=1_000, concurrency=2))
+SCOPE = Scope("api_key:alice", Limits(rpd=10, tpd=1_000, concurrency=2))
 
 
 @pytest.mark.anyio

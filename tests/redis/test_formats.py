@@ -71,6 +71,7 @@ def anyio_backend() -> str:
 def store(shared_redis: RedisServer) -> Iterator[Store]:
     """A database with nothing in it."""
     store = real(shared_redis, db=9)
+    store.look.flushdb()  # others may have left something
     yield store
     store.look.flushdb()
 
