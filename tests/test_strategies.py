@@ -65,8 +65,8 @@ def test_any_body_passes_untouched_and_is_told_once() -> None:
     """B32, B39, C38-C43: in every dialect, however it is cut and however it ends; whole, its usage is the known one."""
     _read()
     if reached.histories >= 300:  # of fewer a share says nothing
-        reached.require(0.05, {"stop", "error", "hang", "whole", "cut off"})
-        reached.require(0.02, {stream.dialect for stream in ALL})
+        reached.require(0.02, {"stop", "error", "hang", "whole", "cut off"})
+        reached.require(0.005, {stream.dialect for stream in ALL})
 
 
 @settings(max_examples=examples(100))
