@@ -55,16 +55,22 @@ def denials(
 
 def _denial(key: str, limit: Limit, state: object, ask: int, at: int) -> Denial:
     algorithm = algorithm_of(limit)
-    need = ask or 1
-    admits_at = algorithm.admits_at(limit, state, need, at) if need <= limit.capacity else None
     return Denial(
         key=key,
         limit=limit,
         used=algorithm.used(limit, state, at, at),
         asked=ask,
-        retry_after=_seconds_until(admits_at, at),
+        retry_after=retry_after(limit, state, ask, at),
         reset_after=_seconds_until(algorithm.resets_at(limit, state, at), at),
     )
+
+
+def retry_after(limit: Limit, state: object, ask: int, at: int) -> float | None:
+    """Seconds until a limit admits an ask if nothing else happens; None: no clock brings it (R3)."""
+    need = ask or 1
+    if need > limit.capacity:
+        return None
+    return _seconds_until(algorithm_of(limit).admits_at(limit, state, need, at), at)
 
 
 def statuses(
