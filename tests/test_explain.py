@@ -28,8 +28,8 @@ from tests.servers import RedisServer
 
 pytestmark = pytest.mark.anyio
 
-HISTORIES: Final = 150
-HISTORIES_ON_REDIS: Final = 40
+HISTORIES: Final = 100
+HISTORIES_ON_REDIS: Final = 30
 STARTS: Final = (0.0, 59.999_999, 1_700_000_000.123_457)
 MARKS: Final = ("admitted", "later", "no clock tells", "held", "several refuse")
 

@@ -231,7 +231,7 @@ class Line:
             dialed = await self._ready()
             self._flight = self._gate.board(self._waiting)
             if self._flight:
-                ailing = await exchange(dialed, self._header, self._flight)
+                ailing = await exchange(dialed, self._header, self._flight, self._standing.answered)
                 self._proven = True
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             await self._broken(error)
@@ -349,7 +349,7 @@ class Line:
                 self._flight = batch
                 self._begin()
             dialed = await self._ready()
-            return await exchange(dialed, self._header, batch) if batch else None
+            return await exchange(dialed, self._header, batch, self._standing.answered)
         finally:
             self._flight = []
             self._settle(owed, batch)

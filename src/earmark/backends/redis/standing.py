@@ -35,6 +35,8 @@ class Standing:
         self._outbox = outbox
         self._down = 0
         self._admitted = 0
+        self._round_trips = 0
+        self._seconds = 0.0
         self._reason: str | None = None
         self._said: set[bool] = set()
         self._lock = threading.Lock()
@@ -87,6 +89,12 @@ class Standing:
         with self._lock:
             self._admitted += 1
 
+    def answered(self, seconds: float) -> None:
+        """One more round trip brought answers, after so many seconds."""
+        with self._lock:
+            self._round_trips += 1
+            self._seconds += seconds
+
     def health(self) -> Health:
         """Everything, at one moment."""
         with self._lock:
@@ -96,6 +104,8 @@ class Standing:
                 owed=len(self._outbox),
                 lost=self._outbox.lost,
                 admitted_without_store=self._admitted,
+                round_trips=self._round_trips,
+                round_trip_seconds=self._seconds,
                 worst_case=_WORST_CASES.get(self._on_outage) or self._of_local(),
             )
 
@@ -130,3 +140,7 @@ class OfMaster(Standing):
     def gone(self) -> None:
         """The line was down, and is no more."""
         self._whole.gone()
+
+    def answered(self, seconds: float) -> None:
+        """It was one of the cluster's."""
+        self._whole.answered(seconds)
