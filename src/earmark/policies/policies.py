@@ -88,6 +88,11 @@ class Policies:
             pass  # something that is no text: said below
         return book.find(tenant, model, dims)
 
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """What limits are by beside tenant and model."""
+        return self._book.dims
+
     def passed_over(
         self, *, tenant: str, model: str | None = None, **dims: str | None
     ) -> dict[str, str]:
