@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from earmark.commands import check, schema, simulate, spend
+from earmark.commands import check, schema, simulate, spend, top
 
 
 class Command(Protocol):
@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "schema": schema,
     "simulate": simulate,
     "spend": spend,
+    "top": top,
 }
 
 
