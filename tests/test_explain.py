@@ -48,7 +48,7 @@ def drawn_scope(rng: random.Random, key: str) -> Scope:
         )
         for metric in rng.sample(["requests", "tokens", "input_tokens", "images"], 2)
         for window in [rng.choice([1, 7, 60, 0.333_333])]
-        for algorithm in [rng.choice(ALGORITHMS)]
+        for algorithm in rng.sample(ALGORITHMS, 1)
     }
     slots = rng.choice([None, None, 2, 5])
     return Scope(key, Limits(concurrency=slots, also=limits.values()), rng.random() < 0.8)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 from earmark.amounts import MAX_AMOUNT
 from earmark.limits import MAX_WINDOW_US, MICROSECONDS, check_key
@@ -125,12 +126,15 @@ def read_trace(path: str, dims: Sequence[str], progress: Progress) -> Trace:
         )
         raise TraceError([wrong])
     try:
-        with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        with (
+            Path(path).open("rb") as raw,
+            TextIOWrapper(raw, "utf-8-sig", "surrogateescape", newline="") as file,
+        ):
             reader = _Reader(path, dims)
             size = max(Path(path).stat().st_size, 1)
             for number, (line, row) in enumerate(rows(file, path, dims)):
                 if not number % _EVERY:
-                    progress(min(file.buffer.tell(), size), size)
+                    progress(min(raw.tell(), size), size)
                 reader.take(line, row)
             progress(size, size)
             return reader.done()
@@ -293,7 +297,7 @@ def _csv_rows(file: TextIO, path: str, dims: Sequence[str]) -> Iterator[Row]:
     """The rows below the first one, which names the columns."""
     reader = csv.reader(file, strict=True)
     try:
-        heads = [head.strip() for head in next(reader, [])]
+        heads = [head.strip() for head in next(reader, list[str]())]
         wrong = _missing(path, 1, heads)
         if wrong is not None:
             yield 1, wrong
@@ -334,7 +338,7 @@ def _json_rows(file: TextIO, path: str, dims: Sequence[str]) -> Iterator[Row]:
             problem = f"{shown(found)} is no object"
             yield number, Mistake("json", "", problem, remedy, path, number)
             continue
-        fields: Mapping[str, Any] = found
+        fields = cast("Mapping[str, Any]", found)
         wrong = _missing(path, number, list(fields))
         yield number, wrong or [fields.get(name) for name in (*COLUMNS, *dims)]
 
