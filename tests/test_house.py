@@ -24,6 +24,7 @@ LIBRARY: Final = ROOT / "src" / "earmark"
 
 # A module imports only from rows above its own; the modules of one package import one another.
 ROWS: Final = (
+    {"logs"},
     {"errors", "amounts", "ids", "shielding"},
     {"usage"},
     {"limits"},

@@ -23,6 +23,7 @@ from earmark.backends.redis.failures import Outage, StoreError, is_owed, told, u
 from earmark.backends.redis.fallback import LocalShare
 from earmark.backends.redis.lines import Lines, Post, of_every_loop, of_one_loop
 from earmark.backends.redis.messages import Decided, Message, Messages, decided, hold_of, states
+from earmark.backends.redis.owed import log_owed
 from earmark.backends.redis.renewal import Renewal
 from earmark.backends.redis.replicas import Presence, Replicas
 from earmark.backends.redis.settings import count, seconds, share
@@ -36,8 +37,6 @@ from earmark.core.settlement import NOTHING
 from earmark.errors import BackendUnavailable, RequestIdConflict
 from earmark.ids import Id, id_of, name_of, next_id
 from earmark.limits import HOUR, MICROSECONDS, Scope, lease_microseconds
-
-logger = logging.getLogger("earmark.redis")
 
 OnOutage = Literal["local", "open", "closed"]
 
@@ -299,7 +298,7 @@ class RedisBackend:
         """
         await self._lines.close(CLOSING_SECONDS, owed=bool(self._outbox))
         if self._outbox:
-            logger.error("the store is still owed %d messages", len(self._outbox))
+            log_owed(logging.ERROR, len(self._outbox))
 
     def _line(self) -> Carrier:
         return self._lines.here().line

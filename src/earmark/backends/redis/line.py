@@ -26,7 +26,7 @@ from earmark.backends.redis.exchange import exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
 from earmark.backends.redis.loops import OURS, is_ending, others_are_going
 from earmark.backends.redis.messages import Message, has_won
-from earmark.backends.redis.owed import Outbox, Owed
+from earmark.backends.redis.owed import Outbox, Owed, log_failed, log_owed
 from earmark.backends.redis.standing import Standing
 
 logger = logging.getLogger("earmark.redis")
@@ -332,7 +332,7 @@ class Line:
         except Exception:
             logger.debug("the store did not take all that it is owed", exc_info=True)
         if self._outbox:
-            logger.warning("the store is still owed %d messages", len(self._outbox))
+            log_owed(logging.WARNING, len(self._outbox))
 
     async def _deliver_owed(self, *, watched: bool = False) -> Exception | None:
         """Send some of what the store is owed; what fails on the way is owed still.
@@ -364,7 +364,7 @@ class Line:
                 still.append(one)
             elif error is not None:
                 failed += 1
-                logger.error("a message that was owed has failed", exc_info=error)
+                log_failed(error)
             elif has_won(asked.answer.result()):
                 still.extend(Owed(one.since, follows) for follows in one.message.then)
         self._outbox.settle(owed, still, failed)

@@ -13,6 +13,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from earmark.backends.redis.messages import Message
+from earmark.logs import about
 
 logger = logging.getLogger("earmark.redis")
 
@@ -90,6 +91,7 @@ class Outbox:
                 "a message that the store is owed is lost, and more may be (%s): what is lost stays debited to the"
                 " end of its window, and held for one lease",
                 why,
+                extra=about("message_lost", reason=why),
             )
 
     def settle(self, taken: list[Owed], still: list[Owed], failed: int) -> None:
@@ -98,3 +100,18 @@ class Outbox:
             self._under_way -= len(taken)
             self.lost += failed
             self._owed.extend(still)
+
+
+def log_owed(level: int, messages: int) -> None:
+    """Say what is left that the store was to hear."""
+    logger.log(
+        level,
+        "the store is still owed %d messages",
+        messages,
+        extra=about("store_owed", owed=messages),
+    )
+
+
+def log_failed(error: BaseException) -> None:
+    """Say that the store has refused what it was owed."""
+    logger.error("a message that was owed has failed", exc_info=error, extra=about("owed_failed"))

@@ -11,6 +11,7 @@ from earmark.backends.health import Health
 from earmark.backends.redis.chart import Address
 from earmark.backends.redis.owed import Outbox
 from earmark.backends.redis.rack import Rack
+from earmark.logs import about
 
 logger = logging.getLogger("earmark.redis")
 
@@ -60,16 +61,19 @@ class Standing:
                 "the store cannot be reached (%s): on_outage=%r decides until it can be",
                 reason,
                 self._on_outage,
+                extra=about("store_unreachable", reason=reason, on_outage=self._on_outage),
             )
         elif first:
             logger.error(
-                "the store cannot be used (%s): requests fail until that is mended", reason
+                "the store cannot be used (%s): requests fail until that is mended",
+                reason,
+                extra=about("store_unusable", reason=reason),
             )
 
     def back(self) -> None:
         """One line is up again."""
         if self._one_less():
-            logger.info("the store can be reached again")
+            logger.info("the store can be reached again", extra=about("store_back"))
 
     def gone(self) -> None:
         """One line that was down is no more."""

@@ -15,7 +15,6 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
-from earmark import __version__
 from earmark.answers import Denial
 from earmark.backends.health import Health
 from earmark.contrib.otel.bounded import KINDS, OTHER, Few
@@ -109,7 +108,7 @@ class Telemetry:
         self._metric, self._window = Few(), Few()
         self._open = Openings(clock)
         self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
-        meter = (meter_provider or get_meter_provider()).get_meter("earmark", __version__)
+        meter = (meter_provider or get_meter_provider()).get_meter("earmark")
         self._admitted = meter.create_counter(
             "earmark.admitted", "{request}", "Requests that were admitted"
         )
