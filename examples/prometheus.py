@@ -10,6 +10,7 @@ runs; this script looks at them once, as Prometheus would, and prints the librar
 from __future__ import annotations
 
 import asyncio
+import sys
 import urllib.request
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -43,6 +44,8 @@ async def show() -> None:
     for line in text.splitlines():
         if line.startswith("earmark_") and "_bucket" not in line and "_created" not in line:
             print(line)
+    if 'earmark_refused_total{earmark_reason="limit"} 1.0' not in text:
+        sys.exit("not as expected")
 
 
 def read() -> str:

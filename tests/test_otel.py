@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -47,6 +49,16 @@ class Collected:
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()
         self.provider = MeterProvider(metric_readers=[self._reader])
+
+    def names(self) -> list[str]:
+        """The metrics of which there is anything."""
+        data = self._reader.get_metrics_data()
+        return [
+            metric.name
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        ]
 
     def points(self, name: str) -> list[Any]:
         """The points of a metric, as they are now."""
@@ -314,6 +326,20 @@ async def test_without_an_sdk_nothing_happens() -> None:
     assert not isinstance(metrics.get_meter_provider(), MeterProvider)
     limiter = Limiter(observers=[Telemetry()])
     await (await limiter.pre_commit(ALICE, tokens=1)).settle_success(1)
+
+
+async def test_the_docs_list_every_metric(collected: Collected) -> None:
+    """docs/observability.md names each, and no other."""
+    world = World(collected)
+    made = await world.limiter.pre_commit(ALICE, tokens=1)
+    with pytest.raises(RateLimited):
+        await world.limiter.pre_commit(ALICE, tokens=1_001)
+    await made.settle_success(1)
+    made = await world.limiter.pre_commit(ALICE, tokens=1)
+    text = (Path(__file__).parent.parent / "docs" / "observability.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(earmark\.[a-z_.]+)` \|", text, re.MULTILINE)
+    assert sorted(listed) == sorted(collected.names())
+    await made.cancel()
 
 
 def test_what_is_known_of_open_reservations_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
