@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 import pytest
 from rich.console import Console
 
@@ -265,6 +270,49 @@ async def test_it_prints_once(
         ["tenant:full", "600", "tokens", "per", "day", "300", "600", "50.0", "%"],
     ]
     await made.cancel()
+
+
+async def test_it_runs_on_a_terminal_until_it_is_interrupted(
+    shared_redis: RedisServer, namespace: str, limiter: Limiter
+) -> None:
+    """The live view, on a terminal of its own: drawn, drawn anew with what has come since, and left by Ctrl-C."""
+    made = [await limiter.pre_commit(FULL, tokens=300)]
+    words = ["top", "--redis", shared_redis.url, "--namespace", namespace, "--every", "0.1"]
+    command = [sys.executable, "-W", "error", "-m", "earmark", *words]
+    screen, terminal = os.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "30"}
+    with subprocess.Popen(  # noqa: ASYNC220 - it is started, and runs beside
+        command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        os.close(terminal)
+        try:
+            with anyio.fail_after(60):
+                await drawn(screen, b"tenant:full")
+                made.append(await limiter.pre_commit(SLIDING, tokens=300))
+                await drawn(screen, b"user:s")
+            process.send_signal(signal.SIGINT)
+            await anyio.to_thread.run_sync(drained, screen)
+            _, errors = await anyio.to_thread.run_sync(process.communicate)
+        finally:
+            process.kill()
+            os.close(screen)
+    assert (process.returncode, errors) == (0, b"")
+    for reservation in made:
+        await reservation.cancel()
+
+
+async def drawn(screen: int, what: bytes) -> None:
+    """Wait until a terminal shows it."""
+    seen = b""
+    while what not in seen:
+        seen += await anyio.to_thread.run_sync(os.read, screen, 65_536, abandon_on_cancel=True)
+
+
+def drained(screen: int) -> None:
+    """Read what a terminal has left, until nobody writes to it any more."""
+    with suppress(OSError):
+        while os.read(screen, 65_536):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ _FONT: Final = 'font-family="sans-serif" font-size="12" fill="#222222"'
 _MOST: Final = 6
 _HIGHEST: Final = 1.5  # what only would have refused may be fuller by far
 # Colours that are told apart by everybody (Okabe and Ito).
-_COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+_COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
 _ADMITTED: Final = "#b0b0b0"
 _REFUSED: Final = "#d55e00"
 _TICKS: Final = 5
