@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 import pytest
+from redis.crc import key_slot
 from rich.console import Console
 
 from earmark import Limit, Limiter, Limits, RedisBackend, Scope
@@ -35,6 +37,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+OWN_DATABASE: Final = 13
 FULL: Final = Scope("tenant:full", Limits(rpd=4, tpd=1_000, concurrency=2))
 SHADOW: Final = Scope("team:sh{ad}ow:\n", Limits(tpd=100), enforce=False)
 BUCKET: Final = Scope(
@@ -189,6 +192,37 @@ async def test_a_look_costs_so_much_and_no_more(
     await watch.aclose()
 
 
+async def test_what_is_found_a_piece_at_a_time_is_put_together(
+    shared_redis: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts, slots and reservations of a scope come at different times, and make one scope."""
+    monkeypatch.setattr(finding, "CALLS", 1)
+    monkeypatch.setattr(finding, "KEYS_PER_CALL", 1)
+    url = f"{shared_redis.url}/{OWN_DATABASE}"
+    with shared_redis.client(db=OWN_DATABASE) as look:
+        look.flushdb()
+    async with Limiter(RedisBackend.from_url(url, namespace=namespace, timeout=20)) as limiter:
+        scopes = [Scope(f"user:{number}", Limits(rpd=9, concurrency=2)) for number in range(9)]
+        made = [await limiter.pre_commit(scope) for scope in scopes]
+        watch = Watch(url, namespace=namespace, cluster=False, limits_of=lambda _: None)
+        looks = 0
+        while not watch.is_complete:
+            await watch.look()
+            looks += 1
+        assert looks > 3
+        assert {row.cells()[:5] for row in await watch.rows()} == {
+            cells
+            for scope in scopes
+            for cells in (
+                (scope.key, "9 requests per day", "1", "9", "11.1 %"),
+                (scope.key, "2 at once", "1", "2", "50.0 %"),
+            )
+        }
+        await watch.aclose()
+        for reservation in made:
+            await reservation.cancel()
+
+
 async def test_what_others_keep_there_is_left_alone(
     shared_redis: RedisServer, namespace: str, limiter: Limiter
 ) -> None:
@@ -211,8 +245,18 @@ async def test_what_others_keep_there_is_left_alone(
     await made.cancel()
 
 
-async def test_a_cluster_is_looked_at_whole(shared_cluster: RedisCluster, namespace: str) -> None:
-    """B53: every master is scanned, and a scope is counted wherever its slot is."""
+async def test_a_cluster_is_looked_at_whole(
+    shared_cluster: RedisCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B53: every master is scanned to its end, whichever has the most, and a scope is counted wherever its slot is."""
+    monkeypatch.setattr(finding, "CALLS", 1)
+    monkeypatch.setattr(finding, "KEYS_PER_CALL", 10)
+    for master, most in zip(shared_cluster.masters, (0, 40, 90), strict=True):
+        others = (f"{namespace}-other:{number}" for number in range(1_000))
+        here = (name for name in others if shared_cluster.owner(key_slot(name.encode())) is master)
+        with master.client() as look:
+            for name in itertools.islice(here, most):
+                look.set(name, "", ex=60)
     url = shared_cluster.url
     backend = RedisBackend.from_url(url, cluster=True, namespace=namespace, timeout=20)
     async with Limiter(backend) as limiter:

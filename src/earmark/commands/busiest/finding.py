@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from redis.asyncio import Redis, RedisCluster
 
@@ -24,6 +24,14 @@ MOST_SCOPES: Final = 2_000
 """How many scopes are looked at."""
 MOST_RECORDS: Final = 500
 """How many open reservations are read each time."""
+
+
+class _Piece(NamedTuple):
+    """Some of a server's keys: where scopes are counted, who has slots, and open reservations."""
+
+    counts: dict[str, bytes]
+    slots: set[str]
+    records: list[bytes]
 
 
 class Finder:
@@ -54,39 +62,42 @@ class Finder:
         name = f"{re.escape(namespace)}{tag}:([crs]){FORMAT}:(.+)"
         self._name = re.compile(name.encode(), re.DOTALL)
         self._limits_of = limits_of
-        self._cursors: dict[str | None, int] = {}
+        self._cursors: dict[str | None, int] = {}  # of the nodes that have keys left
         self._known: dict[str, Scope] = {}  # as open reservations, or policies, have them
         self.found: dict[str, Scope] = {}
         self.more = False
         self.rounds = 0
 
     async def look(self) -> None:
-        """Look at the next piece, and once more at what is known."""
-        counts: dict[str, bytes] = {}
-        slots: set[str] = set()
-        records: list[bytes] = []
-        for name in await self._names():
-            match = self._name.fullmatch(name)
-            if match is None:
-                continue
-            letter, text = match[1], match[2]
+        """Look at the next piece of the server's keys."""
+        piece = self._sorted(await self._names())
+        for key in await self._learn(piece.records[:MOST_RECORDS]):
+            if key in self.found:
+                self._take(key, ())
+        texts = await self._get(piece.counts.values())
+        for key, text in zip(piece.counts, texts, strict=True):
+            if text is not None and (counted := _counted(text)) is not None:
+                self._take(key, counted)
+        for key in piece.slots:
+            self._take(key, [Limit(CONCURRENCY, 0)])
+
+    def _sorted(self, names: list[bytes]) -> _Piece:
+        """What names are for; scopes beyond the most are left out."""
+        piece = _Piece({}, set(), [])
+        taken = set(self.found)
+        for match in filter(None, map(self._name.fullmatch, names)):
+            letter, key = match[1], match[2].decode(errors="replace")
             if letter == b"r":
-                records.append(name)
-                continue
-            key = text.decode(errors="replace")
-            if key not in self.found and len(self.found) + len({*counts, *slots}) >= MOST_SCOPES:
+                piece.records.append(match[0])
+            elif key not in taken and len(taken) >= MOST_SCOPES:
                 self.more = True
-            elif letter == b"c":
-                counts[key] = name
             else:
-                slots.add(key)
-        await self._learn(records[:MOST_RECORDS])
-        texts = await self._get(counts.values())
-        for key, text in zip(counts, texts, strict=True):
-            if text is not None:
-                self._take(key, text, slotted=key in slots or self._has_slots(key))
-        for key in slots - counts.keys():
-            self._take(key, None, slotted=True)
+                taken.add(key)
+                if letter == b"c":
+                    piece.counts[key] = match[0]
+                else:
+                    piece.slots.add(key)
+        return piece
 
     def forget(self, keys: Iterable[str]) -> None:
         """Look at these no more: nothing of them is used."""
@@ -95,8 +106,8 @@ class Finder:
             self._known.pop(key, None)
 
     async def _names(self) -> list[bytes]:
-        """The next names of keys, of every node."""
-        if not any(self._cursors.values()):
+        """The next names of keys, of every node that has some left."""
+        if not self._cursors:
             self._cursors = dict.fromkeys(await self._nodes(), 0)
         names: list[bytes] = []
         for node in list(self._cursors):
@@ -104,8 +115,9 @@ class Finder:
                 self._cursors[node], some = await self._scan(node, self._cursors[node])
                 names += some
                 if not self._cursors[node]:
+                    del self._cursors[node]
                     break
-        self.rounds += not any(self._cursors.values())
+        self.rounds += not self._cursors
         return names
 
     async def _nodes(self) -> list[str | None]:
@@ -134,24 +146,25 @@ class Finder:
         # What is no string is somebody else's.
         return [answer if isinstance(answer, bytes) else None for answer in answers]
 
-    async def _learn(self, records: list[bytes]) -> None:
-        """Read what open reservations say of the limits of their scopes."""
-        for text in await self._get(records):
-            for scope in _scopes_of(text):
-                self._known[scope.key] = scope
+    async def _learn(self, records: list[bytes]) -> set[str]:
+        """Read what open reservations say of the limits of their scopes; return their keys."""
+        if len(self._known) > 2 * MOST_SCOPES:
+            self._known = {key: self._known[key] for key in self.found if key in self._known}
+        learnt = {
+            scope.key: scope for text in await self._get(records) for scope in _scopes_of(text)
+        }
+        self._known.update(learnt)
+        return set(learnt)
 
-    def _has_slots(self, key: str) -> bool:
-        """Whether slots of it were found earlier: its counts may be on another page of the server's keys."""
-        return key in self.found and CONCURRENCY in self.found[key].limits.by_metric
+    def _take(self, key: str, counted: Iterable[Limit]) -> None:
+        """Make of a key a scope with all the limits that it is known to have, and those that it counts.
 
-    def _take(self, key: str, text: bytes | None, *, slotted: bool) -> None:
-        """Make of a key a scope with all the limits that it counts, or is known to have."""
+        Its counts and its slots may be found at different times.
+        """
         known = self._limits_of(key) or self._known.get(key) or Scope(key, Limits())
-        limits = {limit.id: limit for limit in known.limits}
-        counted = [] if text is None else _counted(text)
-        if counted is None:
-            return
-        for limit in [*counted, *([Limit(CONCURRENCY, 0)] if slotted else [])]:
+        before = self.found[key].limits if key in self.found else ()
+        limits: dict[str, Limit] = {}
+        for limit in (*known.limits, *before, *counted):
             limits.setdefault(limit.id, limit)
         self.found[key] = Scope(key, Limits(also=limits.values()), known.enforce)
 

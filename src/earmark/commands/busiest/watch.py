@@ -7,8 +7,9 @@ from typing import Final
 
 from earmark.backends.redis import RedisBackend
 from earmark.backends.redis.lines import of_every_loop
-from earmark.commands.busiest.finding import MOST_SCOPES, Finder
+from earmark.commands.busiest.finding import Finder
 from earmark.commands.busiest.showing import Row, rows_of
+from earmark.errors import BackendUnavailable, EarmarkError
 from earmark.limiter import Limiter
 from earmark.limits import Scope
 
@@ -63,14 +64,32 @@ class Watch:
 
     async def rows(self) -> list[Row]:
         """What is known, as it is now; what has no more is forgotten."""
-        scopes = list(self._finder.found.values())[:MOST_SCOPES]
+        scopes = list(self._finder.found.values())
         rows: list[Row] = []
+        failures: list[EarmarkError] = []
         for first in range(0, len(scopes), _PER_PEEK):
-            some = scopes[first : first + _PER_PEEK]
-            rows += rows_of(some, await self._limiter.peek(*some))
+            rows += await self._peek(scopes[first : first + _PER_PEEK], failures)
+            if failures and not rows:  # such as missing rights: nobody can be looked at
+                raise failures[0]
         used = {row.scope.key for row in rows}
         self._finder.forget(scope.key for scope in scopes if scope.key not in used)
         return sorted(rows, key=Row.rank)
+
+    async def _peek(self, scopes: list[Scope], failures: list[EarmarkError]) -> list[Row]:
+        """What some have used; those of which somebody else has taken the keys are left out."""
+        try:
+            return rows_of(scopes, await self._limiter.peek(*scopes))
+        except BackendUnavailable:
+            raise
+        except EarmarkError as error:
+            failures.append(error)
+            half = len(scopes) // 2
+            if not half:
+                return []
+            return [
+                *await self._peek(scopes[:half], failures),
+                *await self._peek(scopes[half:], failures),
+            ]
 
     async def aclose(self) -> None:
         """Let go of the connections."""
