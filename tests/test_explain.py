@@ -20,6 +20,7 @@ from earmark import (
     Scope,
     Usage,
 )
+from earmark.core.admission import levels
 from earmark.limits import MICROSECONDS, Algorithm
 from earmark.testing import FaultyBackend, ManualClock
 from tests.reached import Reached
@@ -198,6 +199,30 @@ async def test_what_is_held_is_what_cancelling_gives_back() -> None:
         await limiter.aclose()
     if reached.histories >= HISTORIES:
         reached.require(0.1, {"held", "held in part"})
+
+
+async def test_levels_are_statuses_without_times() -> None:
+    """R4: what a request leaves of every limit, and whom it would have been refused by, is the same by both."""
+    admitted = 0
+    for seed in range(examples(HISTORIES)):
+        clock = ManualClock(STARTS[seed % len(STARTS)])
+        limiter = Limiter(MemoryBackend(clock=clock, lease=3_600))
+        world = World(limiter, clock, random.Random(seed))
+        for _ in range(6):
+            await world.happen()
+        for reservation in world.open:
+            hold = reservation._hold
+            told = list(levels(hold.scopes, hold.asks, hold.seen, hold.at))
+            expected = [
+                (scope, one.limit, one.used, one.would_refuse)
+                for scope, status in zip(hold.scopes, reservation.statuses, strict=True)
+                for one in status.limits
+                if hold.asks.get(one.limit.metric, one.limit.unasked) is not None
+            ]
+            assert told == expected, f"seed {seed}"
+            admitted += 1
+        await world.aclose()
+    assert admitted
 
 
 async def test_an_explanation_reads_as_text() -> None:

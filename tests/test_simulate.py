@@ -19,6 +19,7 @@ from earmark.commands import main
 from earmark.commands.progress import Bar
 from earmark.commands.simulation.plot import plot
 from earmark.commands.simulation.replay import replay
+from earmark.commands.simulation.tables import tables
 from earmark.commands.simulation.tally import SLICES, Tally
 from earmark.commands.simulation.trace import (
     COLUMNS,
@@ -203,6 +204,14 @@ def test_a_request_of_hours_keeps_its_slot(tmp_path: Path) -> None:
     )
     tally = replayed(read(trace), Policies({"default": {"limits": {"concurrency": 1}}}))
     assert (tally.tenants["a"].refused, tally.tenants["a"].last) == (2, 10_800_000_000)
+
+
+def test_whom_no_limit_concerns_is_admitted(tmp_path: Path) -> None:
+    """A tenant without limits is counted like any other, and nothing is said of limits."""
+    policies = Policies({"default": {"limits": {}}})
+    tally = replayed(read(written(tmp_path, HEAD, "0,a,,1,2,3", "1,a,,1,2,3")), policies)
+    assert (tally.tenants["a"].requests, tally.tenants["a"].tokens, tally.limits) == (2, 6, {})
+    assert "no limit applies to any of them" in list(tables(tally))
 
 
 def test_the_formats_say_the_same(tmp_path: Path) -> None:
@@ -405,7 +414,7 @@ def test_the_picture_shows_what_the_table_says(
 def test_a_picture_of_one_moment_and_no_limit() -> None:
     """All at once, and of a limit that admits nothing: no division by nothing."""
     tally = Tally(0, 0)
-    tally.admit(0, "a", 1, ())
+    tally.pass_by(0, "a", 1)
     assert ET.fromstring(plot(tally)).tag == f"{SVG}svg"  # noqa: S314 - it is our own
     assert len(tally.requests) == SLICES
 

@@ -102,6 +102,25 @@ def statuses(
     return tuple(found)
 
 
+def levels(
+    scopes: tuple[Scope, ...], asks: Mapping[str, int], seen: States, at: int
+) -> Iterator[tuple[Scope, Limit, int, bool]]:
+    """Of every limit that an admitted request asks, what is used after it, and whether it would have refused.
+
+    The same as `statuses` without its times, which take longer to find than all the rest.
+    """
+    for scope, limit, state, ask in _walk(scopes, asks, seen):
+        if ask is not None:
+            rules = algorithm_of(limit)
+            refuses = not (scope.enforce or admits(limit, rules.used(limit, state, at, at), ask))
+            yield (
+                scope,
+                limit,
+                rules.used(limit, rules.debit(limit, state, ask, at), at, at),
+                refuses,
+            )
+
+
 def _walk(
     scopes: tuple[Scope, ...], asks: Mapping[str, int], seen: States
 ) -> Iterator[tuple[Scope, Limit, Any, int | None]]:

@@ -10,8 +10,11 @@ import heapq
 from typing import Final
 
 from earmark.backends.memory import MemoryBackend
+from earmark.backends.store import MemoryStore
+from earmark.clock import injected
 from earmark.commands.simulation.tally import Tally
 from earmark.commands.simulation.trace import Progress, Trace, Who
+from earmark.core.hold import Hold
 from earmark.errors import RateLimited
 from earmark.limiter import Limiter
 from earmark.limits import HOUR, MICROSECONDS
@@ -30,6 +33,17 @@ class _Clock:
 
     def __call__(self) -> float:
         return self.now / MICROSECONDS
+
+
+class _Store(MemoryStore):
+    """Remembers what it has decided last: what a request has left is told from there."""
+
+    last = Hold()
+
+    def reserve(self, hold: Hold) -> Hold | None:
+        """As any store in memory."""
+        self.last = hold
+        return super().reserve(hold)
 
 
 class _Running:
@@ -69,7 +83,9 @@ async def replay(trace: Trace, policies: Policies, progress: Progress) -> Tally:
         ValueError: somebody has a name that is no key.
     """
     clock = _Clock()
-    limiter = Limiter(MemoryBackend(clock=clock, lease=HOUR))
+    backend = MemoryBackend(clock=clock)
+    store = backend.instant = _Store(injected(clock), HOUR * MICROSECONDS, backend.desk)
+    limiter = Limiter(backend)
     askers = [Asker(policies, who) for who in trace.whos]
     running = _Running(clock)
     tally = Tally(min(trace.time), max(trace.time))
@@ -86,7 +102,10 @@ async def replay(trace: Trace, policies: Policies, progress: Progress) -> Tally:
         except RateLimited as refusal:
             tally.refuse(at, asker.tenant, read + written, refusal.denials)
         else:
-            tally.admit(at, asker.tenant, read + written, made.statuses)
+            if asker.scopes:
+                tally.admit(asker.tenant, read + written, store.last)
+            else:
+                tally.pass_by(at, asker.tenant, read + written)
             running.begin(number, at + trace.duration[number], made)
     await running.until(None)
     progress(len(trace), len(trace))

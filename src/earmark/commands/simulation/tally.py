@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from earmark.answers import Denial, ScopeStatus
+from earmark.answers import Denial
+from earmark.core.admission import levels
+from earmark.core.hold import Hold
 from earmark.limits import MICROSECONDS, Limit
 
 SLICES = 120
@@ -87,16 +89,20 @@ class Tally:
         """How long the trace is."""
         return (self.end - self.start) / MICROSECONDS
 
-    def admit(self, at: int, tenant: str, tokens: int, seen: Iterable[ScopeStatus]) -> None:
-        """A request was admitted, and left these limits."""
+    def admit(self, tenant: str, tokens: int, hold: Hold) -> None:
+        """A request was admitted."""
+        at = hold.at
         slice_ = self._arrive(at, tenant, tokens)
-        for scope in seen:
-            for status in scope.limits:
-                tally = self._limit(scope.key, status.limit)
-                tally.see(slice_, status.used)
-                if status.would_refuse:  # and does not enforce, since the request was admitted
-                    tally.shadow = True
-                    tally.refuse(at)
+        for scope, limit, used, would_refuse in levels(hold.scopes, hold.asks, hold.seen, at):
+            tally = self._limit(scope.key, limit)
+            tally.see(slice_, used)
+            if would_refuse:
+                tally.shadow = True
+                tally.refuse(at)
+
+    def pass_by(self, at: int, tenant: str, tokens: int) -> None:
+        """A request came that no limit concerns."""
+        self._arrive(at, tenant, tokens)
 
     def refuse(self, at: int, tenant: str, tokens: int, denials: Iterable[Denial]) -> None:
         """A request was refused."""
