@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -319,6 +321,15 @@ async def test_a_budget_refuses_as_well(collected: Collected, anyio_backend: str
         assert collected.values("earmark.refused", "reason") == {"budget": 1}
         assert collected.values("earmark.store.outbox", "store") == {"limits": 0, "ledger": 0}
         assert collected.values("earmark.store.degraded", "store") == {"limits": 0}
+
+
+def test_the_api_is_all_that_it_needs() -> None:
+    """Neither an SDK nor SQLAlchemy nor redis has to be there."""
+    code = """import sys
+for name in ("opentelemetry.sdk", "redis", "sqlalchemy"):
+    sys.modules[name] = None
+import earmark.contrib.otel"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
 
 
 async def test_without_an_sdk_nothing_happens() -> None:

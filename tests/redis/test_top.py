@@ -379,12 +379,25 @@ def test_what_cannot_be_done_is_told(
     assert "secret" not in output.err
 
 
-@pytest.mark.parametrize("every", ["0", "nan", "soon", "9999"])
-def test_wrong_words_exit_with_two(every: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--every", "0"],
+        ["--every", "nan"],
+        ["--every", "soon"],
+        ["--every", "9999"],
+        ["--lines", "0"],
+        ["--lines", "-1"],
+        ["--lines", "all"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_words_exit_with_two(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Arguments are explained."""
-    with pytest.raises(SystemExit):
-        main(["top", "--redis", "redis://127.0.0.1:1", "--every", every])
-    assert "expected seconds" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["top", "--redis", "redis://127.0.0.1:1", *words])
+    assert caught.value.code == 2
+    assert f"not {words[1]!r}" in capsys.readouterr().err
 
 
 def test_without_rich_there_is_no_live_view(

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--every", type=_seconds, default=2.0, metavar="SECONDS", help="look so often (default: 2)"
     )
     parser.add_argument(
-        "--lines", type=int, default=20, metavar="N", help="show so many limits (default: 20)"
+        "--lines", type=_count, default=20, metavar="N", help="show so many limits (default: 20)"
     )
 
 
@@ -48,6 +48,14 @@ def _seconds(text: str) -> float:
         if 0.1 <= (seconds := float(text)) <= 3_600:  # noqa: PLR2004 - a tenth of a second, an hour
             return seconds
     msg = f"expected seconds from 0.1 to 3600, not {text!r}"
+    raise argparse.ArgumentTypeError(msg)
+
+
+def _count(text: str) -> int:
+    with suppress(ValueError):
+        if (count := int(text)) > 0:
+            return count
+    msg = f"expected a number of lines, at least 1, not {text!r}"
     raise argparse.ArgumentTypeError(msg)
 
 
