@@ -17,13 +17,15 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 import pytest
+import redis
 from redis.crc import key_slot
 from rich.console import Console
 
-from earmark import Limit, Limiter, Limits, RedisBackend, Scope
-from earmark.commands import main
-from earmark.commands.busiest import finding
+from earmark import BackendUnavailable, Limit, Limiter, Limits, RedisBackend, Scope
+from earmark.commands import main, top
+from earmark.commands.busiest import finding, live
 from earmark.commands.busiest.live import table
+from earmark.commands.busiest.showing import Row
 from earmark.commands.busiest.watch import Watch
 from earmark.policies import Policies
 from tests.servers import RedisCluster, RedisServer
@@ -343,6 +345,39 @@ async def test_it_runs_on_a_terminal_until_it_is_interrupted(
     assert (process.returncode, errors) == (0, b"")
     for reservation in made:
         await reservation.cancel()
+
+
+async def test_the_live_view_outlives_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was seen last stays, with what is wrong, until the server answers again; another error ends the view."""
+
+    class Server:
+        """What a watch finds, a look after the other."""
+
+        said = "1 scope"
+
+        def __init__(self, *looks: BaseException | None) -> None:
+            self.looks = list(looks)
+
+        async def look(self) -> None:
+            error = self.looks.pop(0)
+            if error is not None:
+                raise error
+
+        async def rows(self) -> list[Row]:
+            return []
+
+    shown: list[str] = []
+    monkeypatch.setattr(live, "table", lambda rows, said: shown.append(said) or table(rows, said))
+    for outage in (BackendUnavailable("gone"), redis.ConnectionError("gone")):
+        server: Any = Server(None, outage, None, ValueError("the end"))
+        with pytest.raises(ValueError, match="the end"):
+            await top._live(0)(server, 5)
+        assert server.looks == []
+        assert shown == ["1 scope", "as it was: gone", "1 scope"]
+        shown.clear()
+    server = Server(BackendUnavailable("not there"))
+    with pytest.raises(BackendUnavailable):
+        await top._live(0)(server, 5)
 
 
 async def drawn(screen: int, what: bytes) -> None:

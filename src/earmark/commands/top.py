@@ -117,13 +117,22 @@ def _live(every: float) -> Callable[[Watch, int], Awaitable[None]]:
     except ImportError as error:
         msg = 'the live view needs rich: pip install "earmark[cli]", or take --once'
         raise ImportError(msg) from error
+    from redis.exceptions import ConnectionError, TimeoutError  # noqa: A004 - not the builtin ones
+
     from earmark.commands.busiest.live import table
+    from earmark.errors import BackendUnavailable
 
     async def show(watch: Watch, most: int) -> None:
+        await watch.look()  # a server that is not there at all is no view
+        rows, said = await watch.rows(), watch.said
         with Live(screen=True, auto_refresh=False) as live:
             while True:
-                await watch.look()
-                live.update(table((await watch.rows())[:most], watch.said), refresh=True)
+                live.update(table(rows[:most], said), refresh=True)
                 await asyncio.sleep(every)
+                try:
+                    await watch.look()
+                    rows, said = await watch.rows(), watch.said
+                except (BackendUnavailable, ConnectionError, TimeoutError) as outage:
+                    said = f"as it was: {outage}"
 
     return show
