@@ -8,7 +8,6 @@ is owed to it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Self, get_args
@@ -36,8 +35,6 @@ from earmark.core.settlement import NOTHING
 from earmark.errors import BackendUnavailable, RequestIdConflict
 from earmark.ids import Id, id_of, name_of, next_id
 from earmark.limits import HOUR, MICROSECONDS, Scope, lease_microseconds
-
-logger = logging.getLogger("earmark.redis")
 
 OnOutage = Literal["local", "open", "closed"]
 
@@ -293,13 +290,12 @@ class RedisBackend:
         return self._standing.health()
 
     async def aclose(self) -> None:
-        """Deliver what the store is owed, for at most `CLOSING_SECONDS`, and close the connection of this loop.
+        """Close what this loop has, once all is answered and delivered, or `CLOSING_SECONDS` have passed.
 
-        What could not be delivered is logged, and stays in `health()`.
+        What could not be delivered is logged, and stays in `health()`. Who asks later has another connection made.
         """
         await self._lines.close(CLOSING_SECONDS, owed=bool(self._outbox))
-        if self._outbox:
-            logger.error("the store is still owed %d messages", len(self._outbox))
+        self._standing.closed()
 
     def _line(self) -> Carrier:
         return self._lines.here().line
@@ -311,9 +307,9 @@ class RedisBackend:
         now = time.monotonic if sleep is asyncio.sleep or self.clock is None else self.clock
         renewal = Renewal(self._line, self._messages, self._renewal, _KEEP_US, now, sleep)
         presence = None
-        if self._replicas is not None and not brief:
+        if self._replicas is not None:
             message = self._messages.present(self._present)
-            presence = Presence(carrier, message, self._replicas, now, sleep)
+            presence = Presence(carrier, message, self._replicas, now, sleep, brief=brief)
         return Post(carrier, before.renewal if before else renewal, presence)
 
     def _renewal(self, hold: Hold) -> Awaitable[str]:

@@ -28,6 +28,11 @@ class Owed(NamedTuple):
     message: Message
 
 
+def messages(count: int) -> str:
+    """So many of them, as a log says it."""
+    return f"{count} message{'' if count == 1 else 's'}"
+
+
 class Outbox:
     """Messages that are owed, shared by all loops.
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from earmark.backends.health import Health
 from earmark.backends.redis.chart import Address
-from earmark.backends.redis.owed import Outbox
+from earmark.backends.redis.owed import Outbox, messages
 from earmark.backends.redis.rack import Rack
 
 logger = logging.getLogger("earmark.redis")
@@ -81,6 +81,11 @@ class Standing:
             self._reason = None
             self._said.clear()
             return True
+
+    def closed(self) -> None:
+        """The connections of a loop are closed: say what the store has not had."""
+        if self._outbox:
+            logger.error("the store is still owed %s", messages(len(self._outbox)))
 
     def admitted(self) -> None:
         """One more request was admitted without the store."""
