@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from earmark.amounts import MAX_AMOUNT
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import UNSENT
+from earmark.forking import begins_anew
 from earmark.limits import CONCURRENCY, Scope
 
 
@@ -70,9 +71,14 @@ class _Queue:
 class Queues:
     """All queues of one backend in this process, whatever their threads and event loops."""
 
-    __slots__ = ("_lock", "_number", "_of_key", "_queues")
+    __slots__ = ("__weakref__", "_lock", "_number", "_of_key", "_queues")
 
     def __init__(self) -> None:
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Nobody waits."""
         self._queues: dict[frozenset[str], _Queue] = {}
         self._of_key: dict[str, dict[_Queue, None]] = {}
         self._number = itertools.count().__next__

@@ -20,6 +20,7 @@ from earmark.backends.redis.carriers import topology as topology_of
 from earmark.backends.redis.client import Client
 from earmark.backends.redis.failures import Outage, StoreError, is_owed, told, unavailable
 from earmark.backends.redis.fallback import LocalShare
+from earmark.backends.redis.line import PATIENCE
 from earmark.backends.redis.lines import Lines, Post, of_every_loop, of_one_loop
 from earmark.backends.redis.messages import Decided, Message, Messages, decided, hold_of, states
 from earmark.backends.redis.renewal import Renewal
@@ -69,7 +70,7 @@ class RedisBackend:
             are processes. With `auto` the processes count one another, and each gives out its part.
         outbox: how many messages are kept for a store that cannot be reached.
         horizon: seconds for which it is remembered that a reservation is over, where a late copy of a message
-            could count it twice; at most an hour.
+            could count it twice; at most an hour, and four times `timeout` at least.
 
     Raises:
         ValueError: an argument out of its range.
@@ -110,7 +111,9 @@ class RedisBackend:
         self.clock = clock
         self._reading = locked(wall_clock() if clock is None else injected(clock))
         self._on_outage = on_outage
-        self._lengths = (str(_KEEP_US), str(round(seconds("horizon", horizon) * MICROSECONDS)))
+        # A message may be sent again for so long, and what it meets then has to know of the first copy.
+        remembered = max(seconds("horizon", horizon), PATIENCE * timeout)
+        self._lengths = (str(_KEEP_US), str(round(remembered * MICROSECONDS)))
         self._local = LocalShare(share(local_share), self._reading, lease_us, self.desk)
         counts = (on_outage, local_share) == ("local", "auto")
         self._replicas = Replicas(self._local, lease_us / MICROSECONDS) if counts else None

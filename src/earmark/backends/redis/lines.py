@@ -17,6 +17,7 @@ from earmark.backends.redis.renewal import Renewal
 from earmark.backends.redis.replicas import Presence
 from earmark.core.hold import Hold
 from earmark.errors import EarmarkError
+from earmark.forking import begins_anew
 from earmark.shielding import in_trio
 
 
@@ -53,6 +54,11 @@ class Lines:
         self._make = make
         # Replaced, never changed: other threads may be reading it.
         self._posts: Mapping[asyncio.AbstractEventLoop, Post] = {}
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """What there is belongs to the loops of the parent: to close it would take it from them."""
         self._lock = threading.Lock()
 
     def here(self) -> Post:

@@ -13,6 +13,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from earmark.backends.redis.messages import Message
+from earmark.forking import begins_anew
 
 logger = logging.getLogger("earmark.redis")
 
@@ -45,6 +46,11 @@ class Outbox:
 
     def __init__(self, size: int) -> None:
         self._size = size
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Nothing is owed: what a parent owes it delivers itself."""
         self._owed: deque[Owed] = deque()
         self._under_way = 0
         self._lock = threading.Lock()

@@ -11,6 +11,7 @@ from earmark.backends.health import Health
 from earmark.backends.redis.chart import Address
 from earmark.backends.redis.owed import Outbox, messages
 from earmark.backends.redis.rack import Rack
+from earmark.forking import begins_anew
 
 logger = logging.getLogger("earmark.redis")
 
@@ -33,6 +34,11 @@ class Standing:
         self._of_local = of_local
         self._on_outage = on_outage
         self._outbox = outbox
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """No line is there yet."""
         self._down = 0
         self._admitted = 0
         self._reason: str | None = None
