@@ -67,7 +67,13 @@ async def stage(
 ) -> AsyncIterator[tuple[Limiter, Limiter, ManualClock]]:
     """A limiter, and another process's eyes, on one clock that only the test moves."""
     clock = ManualClock(start=1_000)
-    settings = {"namespace": namespace, "clock": clock, "lease": LEASE, "timeout": 20, **options}
+    settings: dict[str, Any] = {
+        "namespace": namespace,
+        "clock": clock,
+        "lease": LEASE,
+        "timeout": 20,
+        **options,
+    }
     limiter, other = (Limiter(RedisBackend.from_url(server.url, **settings)) for _ in range(2))
     async with limiter, other:
         await limiter.peek(SLOT)

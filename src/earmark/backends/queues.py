@@ -158,7 +158,7 @@ class Queues:
             del lane.places[place]
             if not lane.places:
                 self._close(place)
-            next_ones = {queue.first} if was_first else set()
+            next_ones: set[Place | None] = {queue.first} if was_first else set()
             if led and lane.places and len(queue.lanes) > 1:
                 next_ones.add(lane.first)
         for one in next_ones:
