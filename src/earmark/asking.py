@@ -27,7 +27,7 @@ class Asker:
         if self._instant is not None:
             return self._instant.reserve(hold)
         asked = self._office.desk.asked
-        asked.append(hold.name)
+        asked[id(hold)] = hold.name
         try:
             return await self._office.backend.reserve(hold)
         except EarmarkError:
@@ -40,7 +40,7 @@ class Asker:
             await self._withdraw(*self._withdrawals(hold))
             raise
         finally:
-            asked.remove(hold.name)
+            del asked[id(hold)]
 
     def _withdrawals(self, hold: Hold) -> list[Dropped]:
         return [Dropped(self._office, part, "withdraw") for part in parts_of(hold)]

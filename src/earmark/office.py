@@ -200,7 +200,7 @@ class Office:
                 noted = desk.dropped.popleft()
             except IndexError:  # other threads and tasks tidy as well
                 break
-            if noted.hold.name in desk.asked:
+            if noted.hold.name in desk.asked.values():
                 desk.dropped.append(noted)  # it may be about to find another holder
                 continue
             before = len(desk.dropped)

@@ -41,7 +41,7 @@ WRITTEN: Final[dict[str, dict[str, Any]]] = {
         "ns:s:a": [(b"ID", 1_060_000_000.0)],
         "ns:r:open": (
             "1000000000 0 0 0 0 0 0 0\n"
-            '[60000000,{"t":0,"=images":2},["a","f60:r",3,"c",3,"b60:=images",9,"s60:=images",9]]\n'
+            '[60,{"t":0,"=images":2},["a","f60:r",3,"c",3,"b60:=images",9,"s60:=images",9]]\n'
             "ID 0 1000000000"
         ),
         "ns:r:ID": "1060000000 ID",

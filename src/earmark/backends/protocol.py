@@ -84,7 +84,7 @@ class Desk:
         dropped: what finalisers noted. Appending needs no lock, so that they may run inside one (R15); the
             next message does the work.
         lock: to be held while a handle is found or made for a hold, so that threads find one.
-        asked: request ids for which a store is being asked.
+        asked: request ids for which a store is being asked, by the identity of the hold that asks.
         forgotten: holds that the store gave up unresolved; the next message reports them.
         queues: who waits for room.
     """
@@ -94,7 +94,7 @@ class Desk:
     def __init__(self) -> None:
         self.handles: dict[str, Known] = {}
         self.lock = threading.RLock()  # a finaliser may run inside it
-        self.asked: list[str] = []
+        self.asked: dict[int, str] = {}
         self.dropped: deque[Noted] = deque()
         self.forgotten: deque[Hold] = deque()
         self.queues = Queues()

@@ -24,7 +24,7 @@ from earmark.core.notation import (
     write_scope,
 )
 from earmark.ids import name_of, next_id
-from earmark.limits import CONCURRENCY, Limit, Limits, Scope
+from earmark.limits import CONCURRENCY, MICROSECONDS, Limit, Limits, Scope
 
 # A bare key counts in these always, since it may not have been seen (R8). Amounts play no part in it.
 _BARE_KEY: Final = Limits(tpm=0, tph=0, tpd=0)
@@ -93,7 +93,9 @@ class Messages:
             return self._reserve_parts(hold.parts)
         keys, scopes = self._scopes(hold.scopes, self._own_keys(hold))
         lease_us = self.lease_of(hold) if any(map(limits_slots, hold.scopes)) else 0
-        body = f"[{lease_us},{_amounts(hold.asks)}{scopes}]"
+        # In seconds, mostly whole ones: a record takes less memory so.
+        lease = lease_us / MICROSECONDS if lease_us % MICROSECONDS else lease_us // MICROSECONDS
+        body = f"[{lease},{_amounts(hold.asks)}{scopes}]"
         return Message("reserve", name_of(hold.id), keys, body, hold.request_id is not None)
 
     def claim(self, hold: Hold, seen: str = "") -> Message:
@@ -258,13 +260,13 @@ def has_won(answer: str) -> bool:
 
 def hold_of(decision: Decided, request_id: str) -> Hold:
     """The reservation that another process made."""
-    lease_us, asks, *scopes = json.loads(decision.body)
+    lease, asks, *scopes = json.loads(decision.body)
     hold = Hold()
     hold.id = decision.id
     hold.request_id = request_id
     hold.scopes = tuple(map(read_scope, scopes))
     hold.asks = read_amounts(asks)
-    hold.lease_us = lease_us or None
+    hold.lease_us = round(lease * MICROSECONDS) or None
     hold.at = decision.at
     hold.seen = states(hold.scopes, decision.seen)
     return hold

@@ -13,6 +13,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from earmark.backends.redis.messages import Message
+from earmark.forking import begins_anew
 
 logger = logging.getLogger("earmark.redis")
 
@@ -28,6 +29,11 @@ class Owed(NamedTuple):
     message: Message
 
 
+def messages(count: int) -> str:
+    """So many of them, as a log says it."""
+    return f"{count} message{'' if count == 1 else 's'}"
+
+
 class Outbox:
     """Messages that are owed, shared by all loops.
 
@@ -40,6 +46,11 @@ class Outbox:
 
     def __init__(self, size: int) -> None:
         self._size = size
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Nothing is owed: what a parent owes it delivers itself."""
         self._owed: deque[Owed] = deque()
         self._under_way = 0
         self._lock = threading.Lock()

@@ -9,6 +9,7 @@ from typing import Final
 from earmark.backends.redis.chart import Address
 from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Outbox, Owed
+from earmark.forking import begins_anew
 
 # Seconds for which a tray is left alone after its server has sent something elsewhere.
 REST: Final = 0.05
@@ -25,6 +26,11 @@ class Rack:
     def __init__(self, size: int, address_of: Callable[[Message], Address | None]) -> None:
         self._size = size
         self._address_of = address_of
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Nothing is owed."""
         self._trays: dict[Address | None, Tray] = {}
         # Held while anything is taken from one tray for another: nobody sees it in neither.
         self._lock = threading.Lock()

@@ -64,11 +64,12 @@ local function answer_message()
   if refused then
     return 'refused ' .. seen
   end
-  prepare(scopes, body[1], last, second, now)
+  local lease = lease_of(body)
+  prepare(scopes, lease, last, second, now)
   -- All is read and computed. Slots come first, since they end by themselves.
   for _, scope in ipairs(scopes) do
     if scope.slots then
-      use(slots).take_slot(scope.slots, scope.holder, body[1], scope.others, now)
+      use(slots).take_slot(scope.slots, scope.holder, lease, scope.others, now)
     end
   end
   for _, scope in ipairs(scopes) do
