@@ -117,10 +117,10 @@ class Office:
         """Let a handle answer to the request id of its hold; return the one that does, which may be another."""
         handles = self.desk.handles
         mine = Known(weakref.ref(handle), hold, limited=bool(self.participants))
-        known = handles.setdefault(hold.name, mine)
+        known = handles.setdefault(hold.alias, mine)
         first = known.holder_of(hold)
         if first is None:
-            handles[hold.name] = mine
+            handles[hold.alias] = mine
         return first or handle
 
     def give_out_name(self, handle: Handle, hold: Hold) -> None:
@@ -136,13 +136,13 @@ class Office:
             over: the reservation is, whoever else has a handle of it. A caller that was cancelled is not all of them.
         """
         handles = self.desk.handles
-        known = handles.get(hold.name)
+        known = handles.get(hold.alias)
         if known is not None and (known.hold is hold or (over and known.hold.id == hold.id)):
-            handles.pop(hold.name, None)
+            handles.pop(hold.alias, None)
 
     def handle_of(self, hold: Hold) -> Handle | None:
         """The handle of this very hold, if somebody still has it."""
-        known = self.desk.handles.get(hold.name)
+        known = self.desk.handles.get(hold.alias)
         return None if known is None else known.holder_of(hold)
 
     def take_back(self, hold: Hold) -> None:
@@ -161,7 +161,7 @@ class Office:
         Raises:
             RequestIdConflict: it was made for other scopes or asks.
         """
-        known = self.desk.handles.get(hold.name)
+        known = self.desk.known(hold.name)
         handle = None if known is None else known.handle()
         if known is None or handle is None or handle.state != "open" or (limited and known.limited):
             return None

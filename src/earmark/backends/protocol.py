@@ -22,6 +22,7 @@ from earmark.backends.queues import Queues
 from earmark.clock import Clock
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
+from earmark.ids import id_of
 from earmark.limits import Scope
 
 
@@ -80,7 +81,7 @@ class Desk:
     """What the limiters of this process share about one backend; every backend has one of its own.
 
     Attributes:
-        handles: the open handles by request id, so that an id asked twice is one object (R9).
+        handles: the open handles by the aliases of their holds, so that an id asked twice is one object (R9).
         dropped: what finalisers noted. Appending needs no lock, so that they may run inside one (R15); the
             next message does the work.
         lock: to be held while a handle is found or made for a hold, so that threads find one.
@@ -92,12 +93,17 @@ class Desk:
     __slots__ = ("asked", "dropped", "forgotten", "handles", "lock", "queues")
 
     def __init__(self) -> None:
-        self.handles: dict[str, Known] = {}
+        self.handles: dict[object, Known] = {}
         self.lock = threading.RLock()  # a finaliser may run inside it
         self.asked: list[str] = []
         self.dropped: deque[Noted] = deque()
         self.forgotten: deque[Hold] = deque()
         self.queues = Queues()
+
+    def known(self, request_id: str) -> Known | None:
+        """Who answers to a request id: an id of the library's is meant before a name that reads the same."""
+        handles = self.handles
+        return handles.get((id_of(request_id) or request_id,)) or handles.get(request_id)
 
 
 class Instant(Protocol):

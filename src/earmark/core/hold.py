@@ -105,6 +105,11 @@ class Hold:
         """What the request is called in the world: the caller's name for it, or one of the library's own."""
         return self.request_id or name_of(self.id)
 
+    @property
+    def alias(self) -> object:
+        """What this process knows it by: the name that its caller chose, or its id, which is like no name."""
+        return self.request_id or (self.id,)
+
     def repeats(self, other: Hold) -> bool:
         """Whether this asks the same of the same keys, in whatever order (R9)."""
         mine, theirs = self.scopes, other.scopes
