@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from earmark.backends.crossings import Over
 from earmark.backends.protocol import Backend, Handle, Instant, Known
 from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
 from earmark.errors import RequestIdConflict
 from earmark.events import Event, Kind, Observer, tell
+from earmark.ids import name_of
 from earmark.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -139,11 +141,25 @@ class Office:
         known = handles.get(hold.alias)
         if known is not None and (known.hold is hold or (over and known.hold.id == hold.id)):
             handles.pop(hold.alias, None)
+        if over:
+            self.desk.crossings.ended(hold)
 
     def handle_of(self, hold: Hold) -> Handle | None:
         """The handle of this very hold, if somebody still has it."""
         known = self.desk.handles.get(hold.alias)
         return None if known is None else known.holder_of(hold)
+
+    def is_over(self, standing: Hold, over: Over) -> bool:
+        """Whether somebody here has resolved what a store has answered with, since it was asked, or is about to.
+
+        Then the store has heard of that, or will: it is to be asked again.
+        """
+        known = self.desk.handles.get(standing.alias)
+        handle = known.handle() if known is not None and known.hold.id == standing.id else None
+        if handle is not None and handle.state != "open":
+            return True
+        desk = self.desk
+        return desk.crossings.crossed(standing, over) or name_of(standing.id) in desk.owed
 
     def take_back(self, hold: Hold) -> None:
         """Strike what a finaliser noted of this hold: it has found another holder (R9)."""

@@ -14,9 +14,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from earmark.backends.crossings import Crossings
 from earmark.backends.health import Health
 from earmark.backends.queues import Queues
 from earmark.clock import Clock
@@ -88,9 +89,11 @@ class Desk:
         asked: request ids for which a store is being asked.
         forgotten: holds that the store gave up unresolved; the next message reports them.
         queues: who waits for room.
+        crossings: who asks for a request id, and what is resolved meanwhile.
+        owed: the names of reservations whose resolution the store has yet to hear of.
     """
 
-    __slots__ = ("asked", "dropped", "forgotten", "handles", "lock", "queues")
+    __slots__ = ("asked", "crossings", "dropped", "forgotten", "handles", "lock", "owed", "queues")
 
     def __init__(self) -> None:
         self.handles: dict[object, Known] = {}
@@ -99,6 +102,8 @@ class Desk:
         self.dropped: deque[Noted] = deque()
         self.forgotten: deque[Hold] = deque()
         self.queues = Queues()
+        self.crossings = Crossings()
+        self.owed: Container[str] = ()
 
     def known(self, request_id: str) -> Known | None:
         """Who answers to a request id: an id of the library's is meant before a name that reads the same."""

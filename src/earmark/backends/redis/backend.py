@@ -118,7 +118,7 @@ class RedisBackend:
         counts = (on_outage, local_share) == ("local", "auto")
         self._replicas = Replicas(self._local, lease_us / MICROSECONDS) if counts else None
         self._present = next_id()
-        self._outbox = topology.outbox
+        self._outbox = self.desk.owed = topology.outbox
         self._standing = Standing(on_outage, self._local.worst_case, self._outbox)
         self._lines = Lines(of_one_loop(client), self._post)
         self._unsent = set[Id]()  # reserves that were cancelled before anything was sent for them

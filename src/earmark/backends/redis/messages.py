@@ -49,6 +49,11 @@ class Message(NamedTuple):
     named: int = 0
     then: tuple[Message, ...] = ()
 
+    @property
+    def resolves(self) -> bool:
+        """Whether a reservation is over by it, whoever else was given that."""
+        return self.verb == "resolve" and not self.body.startswith('["withdraw"')
+
     def text(self, *, again: bool) -> str:
         """The argument of a call."""
         return f"{len(self.keys)} {self.named:d} {again:d} {self.verb} {self.id} {self.body}"
