@@ -11,23 +11,11 @@ from earmark.core.hold import Hold
 from earmark.core.joint import parts_of
 from earmark.core.refusal import refusal
 from earmark.errors import EarmarkError
-from earmark.ids import next_id
 from earmark.office import Office
 from earmark.reservation import Dropped
 
 # Seconds after which a store is asked again that has not heard yet of what it has found over.
 _PAUSE: Final = 0.005
-
-
-def once_more(hold: Hold) -> Hold:
-    """The same ask under another id: what is left of the first must not stand in its way."""
-    again = Hold()
-    again.id = next_id()
-    again.request_id, again.scopes = hold.request_id, hold.scopes
-    again.asks, again.lease_us = hold.asks, hold.lease_us
-    if hasattr(hold, "charge"):
-        again.charge = hold.charge
-    return again
 
 
 class Caller(Protocol):
@@ -71,7 +59,7 @@ async def standing_of(caller: Caller, office: Office, over: Over) -> Hold | None
 def begin_again(caller: Caller, over: Over) -> None:
     """What was found is over: ask afresh."""
     over.clear()
-    caller.hold = once_more(caller.hold)
+    caller.hold = caller.hold.once_more()
 
 
 class AtOnce:

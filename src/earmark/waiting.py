@@ -14,7 +14,6 @@ from typing import Final
 import anyio
 
 from earmark.answers import Denial
-from earmark.asking import once_more
 from earmark.backends.queues import Place, Queues
 from earmark.clock import Clock
 from earmark.core.hold import Hold
@@ -94,7 +93,7 @@ class Waiting:
             if pause is None or self._left() <= 0:
                 return None
             await self._pause(min(pause, self._left()))
-            self.hold = once_more(self.hold)
+            self.hold = self.hold.once_more()
 
     async def _give_up(self, place: Place) -> Hold | None:
         """It never was this caller's turn: what the first of the queue was refused it is refused as well."""
