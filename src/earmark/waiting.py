@@ -19,7 +19,6 @@ from earmark.backends.queues import Place, Queues
 from earmark.clock import Clock
 from earmark.core.hold import Hold
 from earmark.core.refusal import refusal
-from earmark.ids import next_id
 from earmark.limits import MICROSECONDS
 from earmark.streams.loops import Loop, current_loop
 
@@ -105,7 +104,7 @@ class Waiting:
             if pause is None or self._left() <= 0:
                 return None
             await self._pause(min(pause, self._left()))
-            self.hold = _once_more(self.hold)
+            self.hold = self.hold.once_more()
 
     async def _give_up(self, place: Place) -> Hold | None:
         """It never was this caller's turn: what the first of the queue was refused it is refused as well."""
@@ -165,14 +164,3 @@ def never_fits(hold: Hold) -> bool:
         for limit in scope.limits
         if (ask := hold.asks.get(limit.metric, limit.unasked)) is not None
     )
-
-
-def _once_more(hold: Hold) -> Hold:
-    """The same ask under another id: what is left of the first must not stand in its way."""
-    again = Hold()
-    again.id = next_id()
-    again.request_id, again.scopes = hold.request_id, hold.scopes
-    again.asks, again.lease_us = hold.asks, hold.lease_us
-    if hasattr(hold, "charge"):
-        again.charge = hold.charge
-    return again

@@ -118,7 +118,7 @@ class RedisBackend:
         counts = (on_outage, local_share) == ("local", "auto")
         self._replicas = Replicas(self._local, lease_us / MICROSECONDS) if counts else None
         self._present = next_id()
-        self._outbox = topology.outbox
+        self._outbox = self.desk.owed = topology.outbox
         self._standing = Standing(on_outage, self._local.worst_case, self._outbox)
         self._lines = Lines(of_one_loop(client), self._post)
         self._unsent = set[Id]()  # reserves that were cancelled before anything was sent for them
@@ -354,7 +354,7 @@ class RedisBackend:
 
     def _without_store(self, hold: Hold, outage: Outage) -> Hold | None:
         """Decide in the store's place."""
-        known = self.desk.handles.get(hold.name)
+        known = self.desk.known(hold.name)
         if known is not None and known.holder_of(known.hold) is not None:
             return _repeated(hold, known.hold)
         if self._on_outage == "closed":
@@ -376,7 +376,7 @@ class RedisBackend:
         """The open reservation of this name that the store does not know of."""
         if hold.request_id is None:
             return None
-        known = self.desk.handles.get(hold.request_id)
+        known = self.desk.known(hold.request_id)
         if known is None or not known.hold.degraded or known.holder_of(known.hold) is None:
             return None
         return _repeated(hold, known.hold)
@@ -384,7 +384,7 @@ class RedisBackend:
     def _adopted(self, found: Hold) -> Hold:
         """The hold that is open under a name: this process's own record of it, if it has one."""
         found.id = id_of(name_of(found.id)) or found.id
-        known = self.desk.handles.get(found.name)
+        known = self.desk.handles.get(found.alias)
         if known is not None and known.hold.id == found.id:
             return known.hold
         for noted in tuple(self.desk.dropped):

@@ -52,12 +52,18 @@ class Outbox:
     def begin_anew(self) -> None:
         """Nothing is owed: what a parent owes it delivers itself."""
         self._owed: deque[Owed] = deque()
-        self._under_way = 0
+        self._under_way: dict[int, Owed] = {}
         self._lock = threading.Lock()
         self.lost = 0
 
     def __len__(self) -> int:
-        return len(self._owed) + self._under_way
+        return len(self._owed) + len(self._under_way)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it is owed that a reservation of this name is over."""
+        with self._lock:
+            owed = (*self._owed, *self._under_way.values())
+        return any(one.message.id == name and one.message.resolves for one in owed)
 
     @property
     def deliverable(self) -> bool:
@@ -86,7 +92,7 @@ class Outbox:
                     keys -= len(owed.message.keys)
                 else:
                     too_old += 1
-            self._under_way += len(taken)
+            self._under_way |= {id(owed): owed for owed in taken}
         if too_old:
             self.lose("the store would not know it any more", count=too_old)
         return taken
@@ -106,6 +112,7 @@ class Outbox:
     def settle(self, taken: list[Owed], still: list[Owed], failed: int) -> None:
         """Of what was taken, keep what is owed still, behind the rest; so many others have failed for good."""
         with self._lock:
-            self._under_way -= len(taken)
+            for owed in taken:
+                del self._under_way[id(owed)]
             self.lost += failed
             self._owed.extend(still)

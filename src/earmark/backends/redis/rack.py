@@ -39,6 +39,11 @@ class Rack:
         with self._lock:
             return self._count()
 
+    def __contains__(self, name: object) -> bool:
+        """Whether it is owed that a reservation of this name is over."""
+        with self._lock:
+            return any(name in tray for tray in self._trays.values())
+
     def _count(self) -> int:
         return sum(map(len, tuple(self._trays.values())))
 
