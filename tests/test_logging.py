@@ -7,7 +7,7 @@ import gc
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -45,21 +45,22 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
         if file.is_relative_to(LIBRARY / "testing"):
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"), attr=level)) if (
-                    level in LEVELS
-                ):
-                    yield f"{file.relative_to(ROOT)}:{node.lineno}", node
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and (node.func.value.id, node.func.attr) in {("logger", level) for level in LEVELS}
+            ):
+                yield f"{file.relative_to(ROOT)}:{node.lineno}", node
 
 
 def fields_of(call: ast.Call) -> tuple[str, set[str]]:
     """The event of a record, and its other fields."""
-    match next((one.value for one in call.keywords if one.arg == "extra"), None):
-        case ast.Call(
-            func=ast.Name(id="about"), args=[ast.Constant(value=str(event))], keywords=fields
-        ):
-            return event, {field.arg or "**" for field in fields}
-    return "", set()
+    extra = next((one.value for one in call.keywords if one.arg == "extra"), None)
+    if not isinstance(extra, ast.Call) or ast.unparse(extra.func) != "about":
+        return "", set()
+    (event,) = map(ast.literal_eval, extra.args)
+    return event, {field.arg or "**" for field in extra.keywords}
 
 
 def test_every_record_has_fields() -> None:
@@ -157,7 +158,7 @@ async def test_streams_tell_nothing_of_what_is_in_them(records: Records) -> None
     def estimate(_: object) -> Any:
         return SECRET
 
-    async def body(*items: object) -> Any:
+    async def body(*items: object) -> AsyncIterator[object]:
         for item in items:
             yield item
 
