@@ -20,6 +20,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 from rich.console import Console
+from rich.table import Table
 
 from earmark import BackendUnavailable, Limit, Limiter, Limits, RedisBackend, Scope
 from earmark.commands import main, top
@@ -367,7 +368,12 @@ async def test_the_live_view_outlives_an_outage(monkeypatch: pytest.MonkeyPatch)
             return []
 
     shown: list[str] = []
-    monkeypatch.setattr(live, "table", lambda rows, said: shown.append(said) or table(rows, said))
+
+    def told(rows: list[Row], said: str) -> Table:
+        shown.append(said)
+        return table(rows, said)
+
+    monkeypatch.setattr(live, "table", told)
     for outage in (BackendUnavailable("gone"), redis.ConnectionError("gone")):
         server: Any = Server(None, outage, None, ValueError("the end"))
         with pytest.raises(ValueError, match="the end"):
