@@ -116,9 +116,9 @@ class RedisServer:
 
 
 @contextmanager
-def redis_server(*settings: str) -> Iterator[RedisServer]:
-    """A server of its own, for what would disturb others."""
-    server = RedisServer(*settings)
+def redis_server(*settings: str, program: str | None = None) -> Iterator[RedisServer]:
+    """A server of its own, for what would disturb others, or of another version."""
+    server = RedisServer(*settings, program=program)
     try:
         yield server.start()
     finally:
