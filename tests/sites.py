@@ -1,0 +1,50 @@
+"""Where limits are kept, as a word that another process can be told: a server, a cluster, or a Sentinel's master.
+
+server redis://127.0.0.1:6379/0
+cluster redis://127.0.0.1:6379/0
+sentinel 26379 watched
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import redis.asyncio.sentinel
+
+from earmark import Limiter, RedisBackend
+from tests.servers import HOST
+
+
+@asynccontextmanager
+async def limiter_at(where: str, **options: Any) -> AsyncIterator[Limiter]:
+    """A limiter there, by the options of its backend."""
+    kind, _, there = where.partition(" ")
+    if kind == "sentinel":
+        port, name = there.split(" ")
+        async with (
+            master_of(int(port), name) as client,
+            Limiter(RedisBackend(client, **{"timeout": 2, **options})) as limiter,
+        ):
+            yield limiter
+        return
+    backend = RedisBackend.from_url(
+        there, **{"timeout": 20, **options, "cluster": kind == "cluster"}
+    )
+    async with Limiter(backend) as limiter:
+        yield limiter
+
+
+@asynccontextmanager
+async def master_of(port: int, name: str) -> AsyncIterator[redis.asyncio.Redis]:
+    """A client of redis-py's that asks a sentinel who is the master."""
+    make: Any = redis.asyncio.sentinel.Sentinel
+    clients = make([(HOST, port)])
+    client = clients.master_for(name)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+        for watcher in clients.sentinels:
+            await watcher.aclose()
