@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-import redis.asyncio.sentinel
 
 from earmark import (
     BackendUnavailable,
@@ -32,6 +31,7 @@ from tests.servers import (
     sentinel,
     told,
 )
+from tests.sites import limiter_at
 
 pytestmark = pytest.mark.anyio
 
@@ -45,16 +45,11 @@ def anyio_backend() -> str:
 
 
 @asynccontextmanager
-async def through(group: Sentinel) -> AsyncIterator[Limiter]:
+async def through(group: Sentinel, **options: Any) -> AsyncIterator[Limiter]:
     """A limiter that asks the sentinel who is the master."""
-    make: Any = redis.asyncio.sentinel.Sentinel
-    clients = make([(HOST, group.port)])
-    client = clients.master_for(group.name)
-    async with Limiter(RedisBackend(client, on_outage="closed")) as limiter:
+    where = f"sentinel {group.port} {group.name}"
+    async with limiter_at(where, **{"on_outage": "closed", **options}) as limiter:
         yield limiter
-    await client.aclose()
-    for watcher in clients.sentinels:
-        await watcher.aclose()
 
 
 def there(server: RedisServer) -> Limiter:
@@ -114,7 +109,7 @@ async def test_b53_after_a_failover_the_next_calls_reach_the_new_master() -> Non
             assert status["tokens"].used == 100 + 300 + 50
             assert status["concurrency"].used == 1
             assert await third.cancel() is True
-            with group.replica.client() as new:
+            with group.master.client() as new:
                 assert all(new.ttl(key) > 0 for key in new.scan_iter("earmark:*"))
 
 
