@@ -188,26 +188,30 @@ class Sentinel:
     def fail_over(self) -> None:
         """Kill the master, and wait until the replica has its place."""
         self.master.kill()
-        eventually(
-            lambda: self._told("get-master-addr-by-name")[1] == str(self.replica.port).encode(),
-            "the sentinel has made no other master",
-        )
         self.master, self.replica = self.replica, self.master
+        eventually(self._knows_master, "the sentinel has made no other master")
 
     def rejoin(self) -> None:
         """Have the one that was killed follow the one that has its place."""
         self.replica.start("--replicaof", HOST, str(self.master.port))
         self._settle()
 
-    def _knows_replica(self) -> bool:
-        told: list[list[bytes]] = self._told("replicas")
-        facts = [dict(zip(one[::2], one[1::2], strict=True)) for one in told]
-        return [(one[b"flags"], one[b"master-link-status"]) for one in facts] == [(b"slave", b"ok")]
+    def _knows_master(self) -> bool:
+        """Whether clients are told of it: of one that is down still they are not."""
+        known = [(one[b"port"], one[b"flags"]) for one in self._told("masters")]
+        return known == [(str(self.master.port).encode(), b"master")]
 
-    def _told(self, question: str) -> Any:
+    def _knows_replica(self) -> bool:
+        known = [
+            (one[b"flags"], one[b"master-link-status"]) for one in self._told("replicas", self.name)
+        ]
+        return known == [(b"slave", b"ok")]
+
+    def _told(self, *question: str) -> list[dict[bytes, bytes]]:
+        answer: list[list[bytes]] = []
         with suppress(redis.RedisError):
-            return told(self._watcher, "SENTINEL", question, self.name)
-        return []
+            answer = told(self._watcher, "SENTINEL", *question)
+        return [dict(zip(one[::2], one[1::2], strict=True)) for one in answer]
 
     def close(self) -> None:
         """End all three."""

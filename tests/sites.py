@@ -7,7 +7,7 @@ sentinel 26379 watched
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,11 +37,25 @@ async def limiter_at(where: str, **options: Any) -> AsyncIterator[Limiter]:
 
 
 @asynccontextmanager
-async def master_of(port: int, name: str) -> AsyncIterator[redis.asyncio.Redis]:
-    """A client of redis-py's that asks a sentinel who is the master."""
+async def master_of(
+    port: int, name: str, remap: Callable[[int], int] | None = None
+) -> AsyncIterator[redis.asyncio.Redis]:
+    """A client of redis-py's that asks a sentinel who is the master.
+
+    Args:
+        port: of the sentinel.
+        name: what it calls the master.
+        remap: by which port a master is reached, by its own.
+    """
+
+    class Remapped(redis.asyncio.sentinel.SentinelConnectionPool):
+        async def get_master_address(self) -> tuple[str, int]:
+            host, port = await super().get_master_address()
+            return host, remap(port) if remap else port
+
     make: Any = redis.asyncio.sentinel.Sentinel
     clients = make([(HOST, port)])
-    client = clients.master_for(name)
+    client = clients.master_for(name, connection_pool_class=Remapped)
     try:
         yield client
     finally:
