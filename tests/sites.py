@@ -47,13 +47,14 @@ async def master_of(
         name: what it calls the master.
         remap: by which port a master is reached, by its own.
     """
+    pool: Any = redis.asyncio.sentinel.SentinelConnectionPool
+    make: Any = redis.asyncio.sentinel.Sentinel
 
-    class Remapped(redis.asyncio.sentinel.SentinelConnectionPool):
+    class Remapped(pool):  # type: ignore[misc]
         async def get_master_address(self) -> tuple[str, int]:
             host, port = await super().get_master_address()
             return host, remap(port) if remap else port
 
-    make: Any = redis.asyncio.sentinel.Sentinel
     clients = make([(HOST, port)])
     client = clients.master_for(name, connection_pool_class=Remapped)
     try:

@@ -17,6 +17,7 @@ import os
 import random
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -153,7 +154,8 @@ class Storm:
             async with reservation:
                 try:
                     for _ in range(self._random.choice((0, 0, 1, 3, 10))):
-                        await self._limiter.peek(scopes[1])
+                        with suppress(BackendUnavailable):
+                            await self._limiter.peek(scopes[1])
                     await self._resolve(reservation, name, tokens)
                 except asyncio.CancelledError:
                     self._log.write("leaving", name, now())
