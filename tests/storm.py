@@ -145,6 +145,8 @@ class Storm:
             )
         except (RateLimited, RequestIdConflict, BackendUnavailable) as error:
             self._log.write(type(error).__name__)
+            if isinstance(error, BackendUnavailable):
+                await self._rest(4)
             return
         keys = [scope.key for scope in scopes[1:]]
         hold = reservation._hold

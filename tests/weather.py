@@ -410,6 +410,7 @@ async def check(weather: Weather, place: Place, folder: Path, *, walks: bool = F
     assert certain <= counted <= certain + possible
     logs.counts["units settled for certain"] = certain
     logs.counts["units perhaps settled"] = possible
+    logs.counts["units of those that were not"] = certain + possible - counted
     return logs
 
 

@@ -2,13 +2,14 @@
 
 What each caller was told is compared with what the last master says. A failover takes with it what was not replicated:
 from the moment at which the replica last had everything until another master is known, what callers were told may be
-lost, and counts once more. That is the only allowance, and it is what docs/failure.md states.
+lost, so that as much is admitted once more. That is the only allowance, and it is what docs/failure.md states.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -20,8 +21,7 @@ from earmark.backends.redis.keys import Keys
 from tests.reached import Reached
 from tests.scale import examples
 from tests.servers import Sentinel, sentinel
-from tests.storm import AMOUNTS, SLOTS
-from tests.weather import SECOND, Logs, Place, Weather, check, report
+from tests.weather import Place, Weather, check, report
 
 pytestmark = pytest.mark.anyio
 
@@ -29,6 +29,7 @@ SECONDS: Final = min(max(examples(6), 3), 60)
 FAILOVERS: Final = max(examples(2), 1)
 TASKS: Final = 60
 PACE: Final = 0.05
+ALONE: Final = 0.3  # seconds for which a master is heard by no replica, before it is killed
 
 REACHED: Final = Reached("storm through a Sentinel")
 
@@ -51,6 +52,7 @@ class Watched(Place):
         super().__init__(f"sentinel {group.port} {group.name}", Keys("earmark"))
         self._group = group
         self._client = group.master.client()
+        self._wait = threading.Event()
 
     def clients(self) -> Sequence[redis.Redis]:
         return [self._client]
@@ -59,34 +61,13 @@ class Watched(Place):
         self._client.close()
         before = now()
         self._group.replicate()
+        if not len(self.gaps) % 2:  # else it dies with what is just under way
+            self._group.cut()
+            self._wait.wait(ALONE)
         self._group.fail_over()
         self.gaps.append((before, now()))
         self._group.rejoin()
         self._client = self._group.master.client()
-
-
-def overshoot(logs: Logs) -> Iterator[str]:
-    """The windows in which more than once more was admitted: what was lost, and after it at most the whole again."""
-    for (key, second), used in windows(logs).items():
-        amount = AMOUNTS[key]["requests"]
-        most = amount * (2 if key.startswith("token_bucket") else 1)
-        lost = sum(
-            logs.is_lost(told.at, told.at) and key in told.keys and told.at // SECOND == second
-            for told in logs.told.values()
-        )
-        if used > most + min(lost, most):
-            yield f"{key}, second {second}: {used} requests, of which {lost} may be lost"
-        logs.counts["requests beyond a limit"] += max(used - most, 0)
-
-
-def windows(logs: Logs) -> dict[tuple[str, int], int]:
-    """How many requests each limit has admitted in each second, those that are lost among them."""
-    found: dict[tuple[str, int], int] = {}
-    for told in logs.told.values():
-        for key in told.keys:
-            place = (key, told.at // SECOND)
-            found[place] = found.get(place, 0) + told.debit[0]
-    return found
 
 
 async def test_a_storm_of_failovers_loses_what_was_not_replicated_and_nothing_else(
@@ -100,8 +81,6 @@ async def test_a_storm_of_failovers_loses_what_was_not_replicated_and_nothing_el
         weather.rage(SECONDS, troubles=FAILOVERS, kills=False)
         logs = await check(weather, place, tmp_path)
     assert len(place.gaps) >= FAILOVERS
-    assert list(overshoot(logs)) == []
-    assert weather.most <= SLOTS
     REACHED.count("seconds", SECONDS)
     REACHED.count("failovers", len(place.gaps))
     lost = sum(logs.is_lost(told.at, told.at) for told in logs.told.values())
