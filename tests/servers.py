@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pytest
 import redis
@@ -26,7 +26,7 @@ STARTUP_SECONDS = 20
 _PAUSE = 0.02
 
 # A replica need not wait for others that might begin to follow as well.
-_AT_ONCE = ("--repl-diskless-sync-delay", "0")
+AT_ONCE: Final = ("--repl-diskless-sync-delay", "0")
 
 SLOTS = 16_384
 _BUS = 10_000  # a node of a cluster listens to the others so many ports above its own
@@ -156,8 +156,8 @@ class Sentinel:
     name = "watched"
 
     def __init__(self, program: str | None = None) -> None:
-        self.master = RedisServer(*_AT_ONCE, program=program)
-        self.replica = RedisServer(*_AT_ONCE, program=program)
+        self.master = RedisServer(*AT_ONCE, program=program)
+        self.replica = RedisServer(*AT_ONCE, program=program)
         self._watcher = RedisServer(program=program)
         self.port = self._watcher.port
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,7 +20,9 @@ from earmark import (
     Reservation,
     Scope,
 )
+from tests.redis.proxy import Proxy
 from tests.servers import (
+    AT_ONCE,
     HOST,
     RedisServer,
     Sentinel,
@@ -31,7 +34,7 @@ from tests.servers import (
     sentinel,
     told,
 )
-from tests.sites import limiter_at
+from tests.sites import limiter_at, master_of
 
 pytestmark = pytest.mark.anyio
 
@@ -141,13 +144,67 @@ async def test_a_failover_admits_once_more_what_was_not_replicated(lost: int) ->
             assert status["concurrency"].used == 1
 
 
+@asynccontextmanager
+async def detour(group: Sentinel) -> AsyncIterator[tuple[Limiter, Proxy]]:
+    """A limiter that has a proxy before the first master, and a straight way to the second."""
+    first = group.master.port
+    async with Proxy(group.master) as way:
+
+        def remap(port: int) -> int:
+            return way.port if port == first else port
+
+        async with (
+            master_of(group.port, group.name, remap) as client,
+            Limiter(RedisBackend(client, timeout=20, on_outage="closed")) as limiter,
+        ):
+            await limiter.peek(Scope("nobody", Limits(rpd=1)))
+            yield limiter, way
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_master_dies_with_the_replies_of_a_round_trip(kept: bool) -> None:
+    """B53, R9: whether its replica had heard of it or not, all is sent again to the new master, and counts once."""
+    scope = Scope("alice", Limits(rpd=100, tpd=10_000, concurrency=5))
+    with sentinel() as group:
+        async with detour(group) as (limiter, way):
+            first, second = [await limiter.pre_commit(scope, tokens=500) for _ in range(2)]
+            group.replicate()
+            if not kept:
+                group.cut()
+            fault = way.fault("hold reply", b" reserve ")
+            asked = asyncio.gather(
+                limiter.pre_commit(scope, tokens=300),
+                first.settle_success(70),
+                second.cancel(),
+            )
+            await fault.happened()
+            assert [verb in way.requests[-1] for verb in (b"settle", b"cancel")] == [True] * 2
+            if kept:
+                group.replicate()
+            await asyncio.to_thread(group.fail_over)
+            await way.cut()
+            third, settled, cancelled = await asked
+            assert (third.degraded, settled, cancelled) == (False, True, True)
+            assert await used(limiter, scope) == [2, 70 + 300, 1]
+            assert await third.settle_success(50) is True
+            assert await used(limiter, scope) == [2, 70 + 50, 0]
+            assert limiter.health().available
+            assert limiter.health().admitted_without_store == 0
+
+
+async def used(limiter: Limiter, scope: Scope) -> list[int]:
+    """Requests, tokens and slots."""
+    (status,) = await limiter.peek(scope)
+    return [limit.used for limit in status.limits]
+
+
 @pytest.mark.parametrize("guarded", [False, True])
 async def test_a_master_that_lives_on_behind_a_partition(guarded: bool) -> None:
     """B53: each side admits the whole of what was left; a master that needs its replica soon takes nothing."""
     scope, small = Scope("alice", Limits(rpd=10_000_000)), Scope("bob", Limits(rpd=10))
     settings = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "1") if guarded else ()
     with (
-        redis_server(*settings) as master,
+        redis_server(*AT_ONCE, *settings) as master,
         redis_server("--replicaof", HOST, str(master.port)) as replica,
     ):
         eventually(lambda: follows(replica), "the replica does not follow")

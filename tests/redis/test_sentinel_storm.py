@@ -25,7 +25,7 @@ from tests.weather import Place, Weather, check, report
 
 pytestmark = pytest.mark.anyio
 
-SECONDS: Final = min(max(examples(6), 3), 60)
+SECONDS: Final = min(max(examples(4), 3), 60)
 FAILOVERS: Final = max(examples(2), 1)
 TASKS: Final = 60
 PACE: Final = 0.05
