@@ -43,7 +43,7 @@ SLOTS: Final = 4
 ASKED: Final = 50
 LEASE: Final = 5.0
 LONG_LEASE: Final = 600.0  # never lapses, however slow the machine is
-REQUESTS: Final = examples(4_000)
+REQUESTS: Final = examples(3_000)
 
 # Of two processes: how long, how many callers in each, and how long one rests at most.
 SECONDS: Final = min(max(examples(4), 3), 40)
