@@ -22,16 +22,16 @@ async def limiter_at(where: str, **options: Any) -> AsyncIterator[Limiter]:
     """A limiter there, by the options of its backend."""
     kind, _, there = where.partition(" ")
     if kind == "sentinel":
+        options.setdefault("timeout", 2)
         port, name = there.split(" ")
         async with (
             master_of(int(port), name) as client,
-            Limiter(RedisBackend(client, **{"timeout": 2, **options})) as limiter,
+            Limiter(RedisBackend(client, **options)) as limiter,
         ):
             yield limiter
         return
-    backend = RedisBackend.from_url(
-        there, **{"timeout": 20, **options, "cluster": kind == "cluster"}
-    )
+    options.setdefault("timeout", 20)
+    backend = RedisBackend.from_url(there, cluster=kind == "cluster", **options)
     async with Limiter(backend) as limiter:
         yield limiter
 

@@ -116,7 +116,10 @@ class Storm:
     async def _rest(self, part: float = 1.0) -> None:
         """As callers do, and whoever finds that the store is out of reach: else nobody has time for anything else."""
         if self._pace:
-            await asyncio.sleep(self._random.uniform(0, part * self._pace))
+            turn = asyncio.Event()
+            rest = self._random.uniform(0, part * self._pace)
+            asyncio.get_running_loop().call_later(rest, turn.set)
+            await turn.wait()
 
     async def _cancel_some(self) -> None:
         """At any moment of whatever they are doing."""

@@ -116,6 +116,25 @@ async def test_b53_after_a_failover_the_next_calls_reach_the_new_master() -> Non
                 assert all(new.ttl(key) > 0 for key in new.scan_iter("earmark:*"))
 
 
+async def test_a_sentinel_that_knows_no_master_is_an_outage() -> None:
+    """B52: the master is down, and nobody can take its place; then it is there again, and then the sentinel goes."""
+    scope = Scope("alice", Limits(rpd=100))
+    with sentinel() as group:
+        async with through(group) as limiter:
+            held = await limiter.pre_commit(scope)
+            group.replica.kill()
+            group.master.kill()
+            await until_unavailable(limiter, scope)
+            assert await held.cancel() is True
+            assert limiter.health().owed
+            group.master.start()
+            await reached(limiter, scope)
+            group.close()
+            with pytest.raises(BackendUnavailable):
+                await limiter.pre_commit(scope)
+            assert not limiter.health().available
+
+
 @pytest.mark.parametrize("lost", [1, 8])
 async def test_a_failover_admits_once_more_what_was_not_replicated(lost: int) -> None:
     """B53: so many requests and slots, and no more; a settlement that the old master took with it is undone."""
