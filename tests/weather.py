@@ -407,7 +407,7 @@ async def check(weather: Weather, place: Place, folder: Path, *, walks: bool = F
     assert [name for name, told in logs.told.items() if len(told.won) > 1] == []
     certain = sum(told.certain for told in logs.told.values())
     possible = sum(told.possible for told in logs.told.values())
-    assert certain <= counted <= certain + possible
+    assert certain <= counted <= certain + possible, (certain, counted, possible)
     logs.counts["units settled for certain"] = certain
     logs.counts["units perhaps settled"] = possible
     logs.counts["units of those that were not"] = certain + possible - counted

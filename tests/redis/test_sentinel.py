@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+import redis
 
 from earmark import (
     BackendUnavailable,
@@ -35,6 +36,7 @@ from tests.servers import (
     told,
 )
 from tests.sites import limiter_at, master_of
+from tests.versions import OLDEST, program_of
 
 pytestmark = pytest.mark.anyio
 
@@ -220,11 +222,32 @@ async def used(limiter: Limiter, scope: Scope) -> list[int]:
 @pytest.mark.parametrize("guarded", [False, True])
 async def test_a_master_that_lives_on_behind_a_partition(guarded: bool) -> None:
     """B53: each side admits the whole of what was left; a master that needs its replica soon takes nothing."""
+    await partition(guarded=guarded)
+
+
+def needs_more(master: RedisServer) -> bool:
+    """Whether a master has too few replicas to write."""
+    with master.client() as client:
+        try:
+            client.set("written-alone", "", px=1)
+        except redis.ResponseError as error:
+            return "NOREPLICAS" in str(error)
+    return False
+
+
+async def test_what_needs_its_replica_takes_all_the_same_before_7_0() -> None:
+    """B53: Redis 6.2 does not hold scripts to `min-replicas-to-write`: each side admits the whole of what was left."""
+    await partition(guarded=True, program=program_of(OLDEST))
+
+
+async def partition(*, guarded: bool, program: str | None = None) -> None:
+    """Both sides of it, where the master is told to need its replica or not."""
+    refuses = guarded and program is None
     scope, small = Scope("alice", Limits(rpd=10_000_000)), Scope("bob", Limits(rpd=10))
     settings = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "1") if guarded else ()
     with (
-        redis_server(*AT_ONCE, *settings) as master,
-        redis_server("--replicaof", HOST, str(master.port)) as replica,
+        redis_server(*AT_ONCE, *settings, program=program) as master,
+        redis_server("--replicaof", HOST, str(master.port), program=program) as replica,
     ):
         eventually(lambda: follows(replica), "the replica does not follow")
         async with there(master) as old, there(replica) as new:
@@ -234,6 +257,8 @@ async def test_a_master_that_lives_on_behind_a_partition(guarded: bool) -> None:
             cut_replication(master, replica)
             told(replica, "REPLICAOF", "NO", "ONE")
             if guarded:
+                eventually(lambda: needs_more(master), "the master does not miss its replica")
+            if refuses:
                 await until_unavailable(old, scope)
                 with pytest.raises(BackendUnavailable):
                     await old.pre_commit(small)
