@@ -48,7 +48,7 @@ async def standing_of(caller: Caller, office: Office, over: Over) -> Hold | None
         office.report_forgotten()
         if standing is None or standing is caller.hold or not office.is_over(standing, over):
             return standing
-        if not (first or office.backend.instant):
+        if not first:
             import anyio
 
             await anyio.sleep(_PAUSE)

@@ -44,7 +44,7 @@ WRITTEN: Final[dict[str, dict[str, Any]]] = {
             '[60,{"t":0,"=images":2},["a","f60:r",3,"c",3,"b60:=images",9,"s60:=images",9]]\n'
             "ID 0 1000000000"
         ),
-        "ns:r:ID": "1060000000 ID",
+        "ns:r:ID": "1120000000 ID",
         "ns:o:1:adone": "4600000000 ID",
         "ns:o:ID": "",
     }

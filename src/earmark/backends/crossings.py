@@ -7,39 +7,50 @@ process may have resolved it: then the id is free, and the store has to be asked
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 from earmark.core.hold import Hold, Verb
+from earmark.forking import begins_anew
 from earmark.ids import Id
 
 Over = set[Id]
 """What was resolved since somebody has asked."""
 
+_NOBODY: Final[Mapping[int, Over]] = {}
+
 
 class Crossings:
     """Of one process and backend, from any thread."""
 
-    __slots__ = ("_asking", "_ending", "_lock")
+    __slots__ = ("__weakref__", "_asking", "_ending", "_lock")
 
     def __init__(self) -> None:
-        self._asking: dict[str, list[Over]] = {}
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """In a forked child nobody asks, and nothing is being resolved."""
+        self._asking: dict[str, dict[int, Over]] = {}
         self._ending: dict[object, Id] = {}
-        self._lock = threading.Lock()  # finalisers do not take it
+        self._lock = threading.RLock()
 
     @contextmanager
     def asking(self, name: str) -> Generator[Over]:
         """Be told, while the block runs, which reservations of a name are resolved."""
         over = Over()
         with self._lock:
-            self._asking[name] = [*self._asking.get(name, ()), over]
+            others = self._asking.setdefault(name, {})
+            others[id(over)] = over
+            self._asking[name] = others  # it was struck, if another ask has ended within these two lines
         try:
             yield over
         finally:
             with self._lock:
-                left = [one for one in self._asking.pop(name) if one is not over]
-                if left:
-                    self._asking[name] = left
+                del others[id(over)]
+                if not others:
+                    self._asking.pop(name, None)
 
     @contextmanager
     def ending(self, hold: Hold, verb: Verb) -> Generator[None]:
@@ -58,7 +69,7 @@ class Crossings:
     def ended(self, hold: Hold) -> None:
         """A reservation is over. Takes no lock."""
         if self._asking:
-            for over in self._asking.get(hold.name, ()):
+            for over in tuple(self._asking.get(hold.name, _NOBODY).values()):
                 over.add(hold.id)
 
     def crossed(self, hold: Hold, over: Over) -> bool:
