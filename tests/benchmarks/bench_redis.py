@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any, Final
 
 from earmark import Limiter, Limits, RedisBackend, Reservation, Scope
@@ -28,21 +29,24 @@ def lifecycle(limiter: Limiter, scopes: int) -> Work:
 
 async def by_scopes(limiter: Limiter, client: Any, effort: Effort) -> Table:
     """How many round trips a life cycle takes, and what else, for so many scopes with two limits each."""
-    times = effort.of(2_000)
-    rows: list[tuple[str, float, float, float]] = []
-    for scopes in (1, 2, 4, 8):
-        work = lifecycle(limiter, scopes)
+    times = effort.of(1_000)
+    works = {scopes: lifecycle(limiter, scopes) for scopes in (1, 2, 4, 8)}
+    found = dict.fromkeys(works, (inf, inf, inf))
+    for work in works.values():
         await work(0)
-        before = Server.ask(client)
-        microseconds = await elapsed(work, times)()
-        after = Server.ask(client)
-        round_trips = (after.reads - before.reads - 1) / times
-        server = (after.processor - before.processor) / times * 1e6
-        rows.append((f"{scopes} scopes", round_trips, microseconds, server))
+    for _ in range(effort.rounds):
+        for scopes, work in works.items():
+            before = Server.ask(client)
+            microseconds = await elapsed(work, times)()
+            after = Server.ask(client)
+            trips = (after.reads - before.reads - 1) / times
+            server = (after.processor - before.processor) / times * 1e6
+            best = found[scopes]
+            found[scopes] = (min(best[0], trips), min(best[1], microseconds), min(best[2], server))
     return Table(
         "Redis: by the number of scopes, one caller",
         ("", "round trips", "µs", "server µs"),
-        tuple(rows),
+        tuple((f"{scopes} of two limits each", *figures) for scopes, figures in found.items()),
     )
 
 

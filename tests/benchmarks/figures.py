@@ -38,7 +38,7 @@ class Effort:
 
 
 FULL: Final = Effort(7, 0.3, 1.0)
-QUICK: Final = Effort(2, 0.05, 0.05)
+QUICK: Final = Effort(1, 0.08, 0.05)
 LEAST: Final = Effort(1, 0.0, 0.001)  # whether it runs at all
 
 

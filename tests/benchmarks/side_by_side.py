@@ -90,12 +90,14 @@ class SideBySide:
             "client µs": "client",
             "server µs": "server",
         }
-        one, many = self._effort.of(1), CALLERS
         yield self._table(
-            f"Redis: {CALLERS} callers, one key", self._shared(CALLERS, one), columns, "rate"
+            f"Redis: {CALLERS} callers, one key", self._shared(CALLERS, 1), columns, "rate"
         )
         yield self._table(
-            f"Redis: {CALLERS} callers, {many} keys", self._shared(CALLERS, many), columns, "rate"
+            f"Redis: {CALLERS} callers, {CALLERS} keys",
+            self._shared(CALLERS, CALLERS),
+            columns,
+            "rate",
         )
         found = self._rounds(self._names("redis"), self._two)
         title = f"Redis: two processes of {CALLERS // 2} callers each, {CALLERS // 2} keys"

@@ -54,8 +54,9 @@ class TokenThrottleLibrary(Library):
         return {metric: usage[metric] for metric in self._metrics}
 
     async def reserve(self, key: str, tokens: int) -> Any:
+        model = key.replace(":", ".")  # it takes no colons
         try:
-            return await self._limiter.acquire_capacity(self._usage(tokens), key, timeout=0)
+            return await self._limiter.acquire_capacity(self._usage(tokens), model, timeout=0)
         except TimeoutError as error:
             if "lock" in str(error).lower():  # it could not decide, which is no refusal
                 raise RuntimeError(str(error)) from error
