@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 from tests.benchmarks import side_by_side
-from tests.benchmarks.__main__ import MODULES
+from tests.benchmarks.__main__ import BEGIN, END, MODULES, put
 from tests.benchmarks.correctness import RIGHT
 from tests.benchmarks.figures import LEAST, Table
 from tests.benchmarks.workers import Absent, Worker
 from tests.servers import RedisServer, redis_server
 
+DOCS = Path(__file__).parent.parent / "docs"
 ADAPTER = Path(__file__).parent / "benchmarks" / "shared_bench_adapter.py"
 
 
@@ -65,7 +66,9 @@ def test_what_is_measured_side_by_side_runs() -> None:
     names = ("earmark", "floor", "PyrateLimiter")
     with redis_server() as server:
         found = look(side_by_side.tables(LEAST, server, names=names, python=sys.executable))
-    counted = found.pop("What is counted")
+    counted, aims = found.pop("What is counted"), found.pop("Aims")
+    assert [row[3] for row in aims.rows if "limits" in str(row[0])] == ["not measured"] * 2
+    assert {row[0]: row[2] for row in aims.rows}["Redis: round trips of a life cycle"] == 2
     for name, *answers in counted.rows:
         if str(name).startswith("earmark"):
             assert set(answers) <= {RIGHT, None}, name
@@ -81,6 +84,15 @@ def test_what_is_measured_side_by_side_runs() -> None:
 def answers_of_the_floor() -> list[str]:
     """It remembers no reservation, so that whoever settles twice is given back twice."""
     return [RIGHT] * 5 + ["gives back twice", RIGHT]
+
+
+def test_results_go_into_a_document() -> None:
+    """In the place of those that were there; docs/performance.md has that place."""
+    text = f"above {BEGIN} old {END} below"
+    assert put(text, "new\n") == f"above {BEGIN}\n\nnew\n\n{END} below"
+    with pytest.raises(ValueError, match="no place"):
+        put("above", "new")
+    assert "new" in put((DOCS / "performance.md").read_text(encoding="utf-8"), "new")
 
 
 def test_a_library_without_its_environment_is_absent(tmp_path: Path) -> None:

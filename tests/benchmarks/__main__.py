@@ -22,6 +22,8 @@ from tests.benchmarks import side_by_side
 from tests.benchmarks.figures import FULL, QUICK, Effort, Table
 from tests.servers import redis_server
 
+Form = Callable[[Table], str]
+
 PREFIX: Final = "bench_"
 MODULES: Final = sorted(
     file.stem.removeprefix(PREFIX) for file in Path(__file__).parent.glob(f"{PREFIX}*.py")
@@ -54,17 +56,36 @@ def machine() -> Table:
     return Table("The run", ("", "what"), rows)
 
 
-async def show(found: AsyncIterator[Table], form: Callable[[Table], str]) -> None:
-    """Print each table as soon as it is there."""
-    async for table in found:
-        print(form(table), flush=True)
+BEGIN: Final = "<!-- what make bench has printed begins here -->"
+END: Final = "<!-- and ends here -->"
 
 
-def beside(effort: Effort, form: Callable[[Table], str], *, fast: bool) -> None:
-    """Print what is measured side by side."""
+async def printed(tables: AsyncIterator[Table], form: Form) -> list[str]:
+    """Print each table as soon as it is there; return what was printed."""
+    return [say(form(table)) async for table in tables]
+
+
+def beside(effort: Effort, form: Form, *, fast: bool) -> list[str]:
+    """Print what is measured side by side, likewise."""
     with redis_server() as server:
-        for table in side_by_side.tables(effort, server, fast=fast):
-            print(form(table), flush=True)
+        tables = side_by_side.tables(effort, server, fast=fast)
+        return [say(form(table)) for table in tables]
+
+
+def say(text: str) -> str:
+    """Print it and return it."""
+    print(text, flush=True)
+    return text
+
+
+def put(text: str, results: str) -> str:
+    """A document with these results in place of those that were there."""
+    before, found, rest = text.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (found and ended):
+        message = f"it has no place for results, between {BEGIN} and {END}"
+        raise ValueError(message)
+    return f"{before}{BEGIN}\n\n{results.strip()}\n\n{END}{after}"
 
 
 def main() -> None:
@@ -74,21 +95,24 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--quick", action="store_true", help="within a minute, and rough")
     parser.add_argument("--markdown", action="store_true", help="as tables of a document")
+    parser.add_argument("--into", type=Path, help="a document that gets the tables")
     parser.add_argument("-v", action="store_true", help="show what the libraries print")
     options = parser.parse_args()
     if unknown := set(options.names) - set(names):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     effort: Effort = QUICK if options.quick else FULL
-    form: Callable[[Table], str] = Table.markdown if options.markdown else Table.text
+    form = Table.markdown if options.markdown or options.into else Table.text
     left_out = SLOW | {"fast"} if options.quick else set[str]()
-    print(form(machine()), flush=True)
+    results = [say(form(machine()))]
     for name in options.names or [name for name in names if name not in left_out]:
         if name in {"beside", "fast"}:
-            beside(effort, form, fast=name == "fast")
+            results += beside(effort, form, fast=name == "fast")
         else:
-            asyncio.run(
-                show(import_module(f"tests.benchmarks.{PREFIX}{name}").tables(effort), form)
-            )
+            module = import_module(f"tests.benchmarks.{PREFIX}{name}")
+            results += asyncio.run(printed(module.tables(effort), form))
+    if options.into:
+        text = options.into.read_text(encoding="utf-8")
+        options.into.write_text(put(text, "\n".join(results)), encoding="utf-8")
     if not options.names and left_out:
         print(f"Left out of a quick look: {', '.join(sorted(left_out))}.", file=sys.stderr)
 

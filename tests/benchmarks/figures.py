@@ -37,7 +37,7 @@ class Effort:
         return max(round(count * self.scale), 1)
 
 
-FULL: Final = Effort(7, 0.3, 1.0)
+FULL: Final = Effort(5, 0.25, 1.0)
 QUICK: Final = Effort(1, 0.08, 0.05)
 LEAST: Final = Effort(1, 0.0, 0.001)  # whether it runs at all
 

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from tests.benchmarks import aims
+from tests.benchmarks.aims import OURS
 from tests.benchmarks.correctness import QUESTIONS, of_burst
 from tests.benchmarks.figures import Cell, Effort, Table
 from tests.benchmarks.libraries import LIBRARIES
 from tests.benchmarks.workers import Company, abreast, company
 from tests.servers import RedisServer
 
-OURS: Final = "earmark"
-FLOOR: Final = "floor"
 CALLERS: Final = 200
 Figures = dict[str, Any]
 
@@ -41,33 +41,44 @@ class SideBySide:
         self._server = server
         self._effort = effort
         self._suffix = suffix
+        self._found: dict[str, dict[str, Figures]] = {}
 
     def _names(self, store: str) -> list[str]:
         return [name for name in self._libraries.versions if store in LIBRARIES[name].stores]
 
     def memory(self) -> Iterator[Table]:
         """What a life cycle, a refusal and a key cost in memory."""
-        seconds, many = self._effort.seconds, self._effort.of(100_000)
-        orders: dict[str, Figures] = {
-            "one key": {"do": "alone", "keys": 1, "seconds": seconds},
-            f"{many:,} keys in turn": {"do": "alone", "keys": many, "seconds": seconds},
-        }
-        for title, order in orders.items():
-            found = self._each("memory", order)
-            yield self._table(f"Memory: a life cycle, {title}", found, PROCESSOR, "us")
-        found = self._each("memory", {"do": "refused", "seconds": seconds})
+        seconds = self._effort.seconds
+        found = self._found["alone"] = self._memory(
+            lambda name: {"do": "alone", "keys": 1, "seconds": seconds}
+        )
+        yield self._table("Memory: a life cycle, one key", found, PROCESSOR, "us")
+        found = self._memory(
+            lambda name: {"do": "alone", "keys": self._keys(name), "seconds": seconds}
+        )
+        few = ", ".join(
+            f"{name} {self._keys(name):,}" for name in found if self._keys(name) < self._keys(OURS)
+        )
+        title = f"Memory: a life cycle, {self._keys(OURS):,} keys in turn"
+        yield self._table(title, found, PROCESSOR, "us", f"With fewer: {few}." if few else "")
+        found = self._found["refused"] = self._memory(
+            lambda name: {"do": "refused", "seconds": seconds}
+        )
         yield self._table("Memory: a refusal", found, PROCESSOR, "us")
-        found = {
-            name: self._bytes(name) for name in self._names("memory") if LIBRARIES[name].keys > 0
+        found = self._found["bytes"] = {
+            name: self._libraries.of(name).ask(do="bytes_a_key", keys=self._keys(name))
+            for name in self._names("memory")
+            if not LIBRARIES[name].bounded
         }
         yield self._table("Memory: bytes a key", found, {"bytes": "bytes"}, "bytes")
 
-    def _each(self, store: str, order: Figures) -> dict[str, Figures]:
-        return self._rounds(self._names(store), lambda name: self._libraries.of(name).ask(**order))
+    def _keys(self, name: str) -> int:
+        return self._effort.of(LIBRARIES[name].keys)
 
-    def _bytes(self, name: str) -> Figures:
-        keys = self._effort.of(LIBRARIES[name].keys)
-        return self._libraries.of(name).ask(do="bytes_a_key", keys=keys)
+    def _memory(self, order: Callable[[str], Figures]) -> dict[str, Figures]:
+        return self._rounds(
+            self._names("memory"), lambda name: self._libraries.of(name).ask(**order(name))
+        )
 
     def redis(self) -> Iterator[Table]:
         """What a life cycle costs through Redis."""
@@ -80,9 +91,8 @@ class SideBySide:
             "commands": "commands",
         }
         note = "Client and server are microseconds of their processors; commands are those within scripts as well."
-        yield self._table(
-            "Redis: a life cycle, one caller", self._shared(1, 1), columns, "p50_us", note
-        )
+        found = self._found["one caller"] = self._shared(1, 1)
+        yield self._table("Redis: a life cycle, one caller", found, columns, "p50_us", note)
         columns = {
             "a second": "rate",
             "ms p50": "p50",
@@ -90,18 +100,17 @@ class SideBySide:
             "client µs": "client",
             "server µs": "server",
         }
-        yield self._table(
-            f"Redis: {CALLERS} callers, one key", self._shared(CALLERS, 1), columns, "rate"
-        )
-        yield self._table(
-            f"Redis: {CALLERS} callers, {CALLERS} keys",
-            self._shared(CALLERS, CALLERS),
-            columns,
-            "rate",
-        )
-        found = self._rounds(self._names("redis"), self._two)
+        title = f"Redis: {CALLERS} callers"
+        yield self._table(f"{title}, one key", self._shared(CALLERS, 1), columns, "rate")
+        found = self._found["many callers"] = self._shared(CALLERS, CALLERS)
+        yield self._table(f"{title}, {CALLERS} keys", found, columns, "rate")
+        found = self._found["two processes"] = self._rounds(self._names("redis"), self._two)
         title = f"Redis: two processes of {CALLERS // 2} callers each, {CALLERS // 2} keys"
         yield self._table(title, found, columns, "rate")
+
+    def aims(self) -> Table:
+        """Whether what was measured is what earmark aims at."""
+        return aims.table(self._found, self._suffix)
 
     def _shared(self, callers: int, keys: int) -> dict[str, Figures]:
         return self._rounds(
@@ -264,5 +273,6 @@ def tables(
             yield run.calls()
             yield from run.memory()
         yield from run.redis()
+        yield run.aims()
         if not fast:
             yield from run.correctness()

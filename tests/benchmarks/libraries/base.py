@@ -27,7 +27,8 @@ class Library(ABC):
         settles: what its settlement does, in a word.
         calls: what a life cycle consists of.
         stores: where it can keep its counts.
-        keys: of how many keys its memory is measured: fewer where making them takes long.
+        keys: with how many it is measured: fewer where making them takes long.
+        bounded: whether its memory keeps a bounded number of keys, and drops the rest.
     """
 
     name: ClassVar[str]
@@ -37,6 +38,7 @@ class Library(ABC):
     calls: ClassVar[str]
     stores: ClassVar[tuple[str, ...]] = ("memory", "redis")
     keys: ClassVar[int] = 100_000
+    bounded: ClassVar[bool] = False
 
     def __init__(
         self, url: str | None, requests: int = PLENTY, tokens: int | None = PLENTY

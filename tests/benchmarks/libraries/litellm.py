@@ -23,7 +23,8 @@ class LiteLLMLibrary(Library):
     package = "litellm"
     environment = "litellm"
     calls = "async_pre_call_hook, async_log_success_event"
-    keys = 0  # its memory keeps a bounded number of keys, and drops the rest
+    keys = 2_000
+    bounded = True
 
     async def open(self) -> None:
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")

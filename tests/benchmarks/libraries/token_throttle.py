@@ -15,7 +15,7 @@ class TokenThrottleLibrary(Library):
     name = "token-throttle"
     package = "token-throttle"
     calls = "acquire_capacity, refund_capacity"
-    keys = 10_000
+    keys = 2_000
 
     async def open(self) -> None:
         module = import_module("token_throttle")
