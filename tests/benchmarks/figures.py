@@ -58,17 +58,22 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
 
+    def _words(self) -> list[bool]:
+        """Of each column, whether there are words in it."""
+        columns = zip(*self.rows, strict=True)
+        return [any(isinstance(cell, str) for cell in column) for column in columns]
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [self.columns, *(tuple(map(shown, row)) for row in self.rows)]
+
     def text(self) -> str:
         """For a terminal."""
-        cells = [self.columns, *(tuple(map(shown, row)) for row in self.rows)]
+        cells = self._cells()
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        words = [
-            any(isinstance(cell, str) for cell in column) for column in zip(*self.rows, strict=True)
-        ]
         lines = [
             "  ".join(
-                cell.ljust(width) if left else cell.rjust(width)
-                for cell, width, left in zip(row, widths, words, strict=True)
+                cell.ljust(width) if words else cell.rjust(width)
+                for cell, width, words in zip(row, widths, self._words(), strict=True)
             ).rstrip()
             for row in cells
         ]
@@ -76,9 +81,8 @@ class Table:
 
     def markdown(self) -> str:
         """For a document."""
-        cells = [self.columns, *(tuple(map(shown, row)) for row in self.rows)]
-        head, *rows = ("| " + " | ".join(row) + " |" for row in cells)
-        rule = "|---" + "|---:" * (len(self.columns) - 1) + "|"
+        head, *rows = ("| " + " | ".join(row) + " |" for row in self._cells())
+        rule = "|" + "|".join("---" if words else "---:" for words in self._words()) + "|"
         note = [self.note, ""] if self.note else []
         return "\n".join([f"### {self.title}", "", *note, head, rule, *rows, ""])
 

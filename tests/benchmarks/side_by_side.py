@@ -59,8 +59,9 @@ class SideBySide:
         few = ", ".join(
             f"{name} {self._keys(name):,}" for name in found if self._keys(name) < self._keys(OURS)
         )
-        title = f"Memory: a life cycle, {self._keys(OURS):,} keys in turn"
-        yield self._table(title, found, PROCESSOR, "us", f"With fewer: {few}." if few else "")
+        note = f"{self._keys(OURS):,} keys" + (f"; with fewer: {few}." if few else ".")
+        title = "Memory: a life cycle, many keys in turn"
+        yield self._table(title, found, PROCESSOR, "us", note)
         found = self._found["refused"] = self._memory(
             lambda name: {"do": "refused", "seconds": seconds}
         )

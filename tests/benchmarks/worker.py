@@ -86,6 +86,8 @@ def main() -> None:
             do = getattr(worker, order.pop("do"))
             try:
                 worker.tell(runner.run(do(**order)))
+            except ModuleNotFoundError:
+                worker.tell({"error": "not installed here"})
             except Exception as error:  # noqa: BLE001 - whoever has ordered it is told
                 worker.tell({"error": f"{type(error).__name__}: {error}"})
 
