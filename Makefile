@@ -14,6 +14,7 @@ help:
 	@echo 'make demo        run the gateway of examples/ in front of a provider stand-in (ARGS="--redis URL --recording PATH")'
 	@echo 'make test        run the tests (ARGS="-k name")'
 	@echo 'make test-long   run them with ten times as many random examples, and storms of a minute'
+	@echo 'make bench       measure earmark beside other libraries (ARGS="--quick", "--markdown", or what to measure)'
 	@echo 'make litellm     prepare the environment in which the LiteLLM hook is tested by make test'
 	@echo 'make lint        run ruff, mypy and pyright'
 	@echo 'make build       build the package, install it alone and import every public name'
@@ -69,6 +70,22 @@ $(VENV)/litellm/.installed: tests/litellm/requirements.txt $(VENV)/.created
 	$(PYTHON) -m venv $(VENV)/litellm
 	$(VENV)/litellm/bin/python -m pip install --quiet --requirement $<
 	@touch $@
+
+# What the benchmarks compare with, each by itself, so that one which cannot be had here keeps nobody away. uvloop and
+# hiredis are apart: what they change is measured with and without.
+$(VENV)/bench/.installed: tests/benchmarks/requirements.txt pyproject.toml $(VENV)/.created
+	$(PYTHON) -m venv $(VENV)/bench
+	$(VENV)/bench/bin/python -m pip install --quiet --editable .
+	$(VENV)/bench/bin/python -m pip install --quiet --target $(VENV)/bench/fast --upgrade uvloop==0.23.0 hiredis==3.5.0
+	@grep -v '^#' $< | while read -r library; do \
+		$(VENV)/bench/bin/python -m pip install --quiet "$$library" || echo "absent: $$library" >&2; \
+	done
+	@touch $@
+
+.PHONY: bench
+bench: $(VENV)/.group-test $(VENV)/bench/.installed redis-server postgresql
+	@$(MAKE) --no-print-directory litellm || echo 'absent: LiteLLM' >&2
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 .PHONY: test-long
 test-long: export EARMARK_PROFILE := long

@@ -1,18 +1,12 @@
 """What earmark adds to a streamed FastAPI request in memory: at most 100 µs, and 3 µs for each chunk.
 
-    python tests/benchmarks/bench_asgi.py
-
 The same application with and without: reserve, rate-limit headers, observe every chunk, settle before the last one. No
-network: the application is called as a server calls it. Each figure is the least of many rounds of processor time, in
-turn.
+network: the application is called as a server calls it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import json
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -21,9 +15,8 @@ from starlette.responses import Response, StreamingResponse
 
 from earmark import Limiter, Limits, Scope
 from earmark.contrib.asgi import ReservedStream, answer_refusals
+from tests.benchmarks.figures import Effort, Table, Work, least, processor
 
-ROUNDS: Final = 60
-REQUESTS: Final = 10
 PLENTY: Final = 10**12
 
 ALICE: Final = Scope("api_key:alice", Limits(rpm=PLENTY, tpm=PLENTY, concurrency=1_000))
@@ -125,27 +118,29 @@ async def call(app: Any) -> None:
     await app(scope, receive, send)
 
 
-async def main() -> None:
-    """Print a table."""
+def calling(app: FastAPI) -> Work:
+    """A request as something to measure."""
+
+    async def work(_: int) -> None:
+        await call(app)
+
+    return work
+
+
+async def tables(effort: Effort) -> AsyncIterator[Table]:
+    """A table for a short stream and one for a long one."""
+    makes: list[Callable[[list[bytes]], FastAPI]] = [plain, reserved, once]
     for chunks in (20, 500):
         pieces = body(chunks)
-        makes: list[Callable[[list[bytes]], FastAPI]] = [plain, reserved, once]
-        apps = {make.__name__: make(pieces) for make in makes}
-        best = dict.fromkeys(apps, float("inf"))
-        for _ in range(ROUNDS):
-            for name, app in apps.items():
-                gc.collect(0)
-                began = time.process_time_ns()
-                for _ in range(REQUESTS):
-                    await call(app)
-                best[name] = min(best[name], (time.process_time_ns() - began) / REQUESTS / 1_000)
-        allowed = 100 + 3 * chunks
-        print(
-            f"{chunks} chunks: {best['plain']:.0f} µs without earmark; at most {allowed} µs may be added"
+        times = effort.of(20)
+        found = await least(
+            {make.__name__: processor(calling(make(pieces)), times) for make in makes},
+            5 * effort.rounds,
         )
-        for name in ("reserved", "once"):
-            print(f"  {name:<10} adds {best[name] - best['plain']:7.1f} µs")
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+        bare, allowed = found.pop("plain"), 100 + 3 * chunks
+        yield Table(
+            f"ASGI: what is added to a request of {chunks} chunks",
+            ("", "µs of the processor", "at most"),
+            tuple((name, figure - bare, allowed) for name, figure in found.items()),
+            f"Without earmark it takes {bare:.0f} µs.",
+        )

@@ -1,57 +1,46 @@
-"""What the headers of an admission cost, and those of a refusal: at most 5 µs (the least of many rounds).
-
-python tests/benchmarks/bench_http.py
-"""
+"""What the headers of an admission cost, and those of a refusal: at most 5 µs."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from earmark import Limiter, Limits, RateLimited, Scope
 from earmark.http import answer_to, rate_limit_headers
-
-ROUNDS: Final = 200
-CALLS: Final = 200
+from tests.benchmarks.figures import Effort, Table, Work, least, processor
 
 ALICE: Final = Scope("api_key:alice", Limits(rpm=60, tpm=90_000, concurrency=4))
 MODEL: Final = Scope("model:gpt-4o", Limits(tpm=2_000_000))
-ONE: Final = Scope("api_key:bob", Limits(rpm=1))
+ONE: Final = Scope("api_key:bob", Limits(rpd=1))
 
 
-def least(call: Callable[[], Any]) -> float:
-    """Microseconds of one call, in the best of many rounds."""
-    best = float("inf")
-    for _ in range(ROUNDS):
-        began = time.process_time_ns()
-        for _ in range(CALLS):
-            call()
-        best = min(best, (time.process_time_ns() - began) / CALLS / 1_000)
-    return best
+def calling(call: Callable[[], Any]) -> Work:
+    """A function as something to measure."""
+
+    async def work(_: int) -> None:
+        call()
+
+    return work
 
 
-async def main() -> None:
-    """Print a table."""
+async def tables(effort: Effort) -> AsyncIterator[Table]:
+    """One table."""
     limiter = Limiter()
     async with await limiter.pre_commit(ALICE, MODEL, tokens=1_200) as reservation:
         statuses = reservation.statuses
-        rows: dict[str, Callable[[], Any]] = {
+        await (await limiter.pre_commit(ONE)).close_reserved_only()
+        try:
+            await limiter.pre_commit(ONE)
+        except RateLimited as refused:
+            error = refused
+        calls: dict[str, Callable[[], Any]] = {
             "the statuses of two scopes": lambda: reservation.statuses,
             "OpenAI's headers of these statuses": lambda: rate_limit_headers(statuses),
             "Anthropic's": lambda: rate_limit_headers(statuses, "anthropic"),
             "the IETF's": lambda: rate_limit_headers(statuses, "ietf"),
+            "an answer to a refusal, with its bytes": lambda: answer_to(error).content,
         }
-        async with await limiter.pre_commit(ONE):
-            try:
-                await limiter.pre_commit(ONE)
-            except RateLimited as refused:
-                error = refused
-        rows["an answer to a refusal, with its bytes"] = lambda: answer_to(error).content
-        for name, call in rows.items():
-            print(f"{name:<42} {least(call):6.2f} µs")
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+        times = effort.of(2_000)
+        measures = {name: processor(calling(call), times) for name, call in calls.items()}
+        found = await least(measures, 5 * effort.rounds)
+    yield Table("HTTP: headers and answers", ("", "µs of the processor"), tuple(found.items()))

@@ -1,20 +1,17 @@
-"""What a ledger costs, as ratios in one run: on SQLite, and on a PostgreSQL server that this starts.
-
-    python -m tests.benchmarks.bench_ledger
+"""What a ledger costs: on SQLite, and on a PostgreSQL server that this starts.
 
 A lifecycle is a check-and-hold and a settlement. Beside it run, through the same SQLAlchemy engine: on PostgreSQL a
 bare INSERT and a bare UPDATE in two transactions, on SQLite the four statements without which no design does both (a
 pending row, a usage row, and a total each time) in two transactions. The rounds alternate, so that noise hits all
-alike, and the best of each counts. The same once more where the log has `--rows` rows.
+alike, and the best of each counts. The same once more where the log has a million rows.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any, Final
 
@@ -24,17 +21,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from earmark import Limiter, Usage
 from earmark.ledger import Budget, Ledger, PriceList, Spend, Tables
+from tests.benchmarks.figures import Effort, Measure, Table, Work, elapsed, least
 from tests.postgres import postgres_server
 
-ROUNDS: Final = 5
 TIMES: Final = 40
+ROWS: Final = 1_000_000
 CALLERS: Final = 32
 PLENTY: Final = Decimal(1_000_000)
 
 PRICES: Final = PriceList({"big": {"input": 2, "output": 8}})
 BUDGETS: Final = (Budget("user:1", PLENTY, "daily"), Budget("team", PLENTY, "monthly"))
-
-Work = Callable[[int], Awaitable[object]]
 
 
 def lifecycle(limiter: Limiter, budgets: tuple[Budget, ...]) -> Work:
@@ -97,26 +93,15 @@ async def make_bare(engine: AsyncEngine) -> None:
         await connection.execute(insert(tables.totals), row)
 
 
-async def best(works: dict[str, Work]) -> dict[str, float]:
-    """Milliseconds per call of each."""
-    found: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(ROUNDS):
-        for name, work in works.items():
-            start = time.perf_counter()
-            for number in range(TIMES):
-                await work(number)
-            found[name].append((time.perf_counter() - start) / TIMES * 1e3)
-    return {name: min(times) for name, times in found.items()}
+def together(work: Work) -> Measure:
+    """Measures the microseconds per call where callers come at once."""
 
-
-async def together(work: Work) -> float:
-    """Milliseconds per call where callers come at once."""
-    times: list[float] = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
+    async def measure() -> float:
+        began = time.perf_counter_ns()
         await asyncio.gather(*(work(number) for number in range(CALLERS)))
-        times.append((time.perf_counter() - start) / CALLERS * 1e3)
-    return min(times)
+        return (time.perf_counter_ns() - began) / CALLERS / 1_000
+
+    return measure
 
 
 def fill(connection: Connection, prefix: str, rows: int) -> None:
@@ -148,8 +133,9 @@ def fill(connection: Connection, prefix: str, rows: int) -> None:
     )
 
 
-async def measure(url: str, rows: int) -> None:
-    """Print the ratios of one database."""
+async def measure(url: str, effort: Effort) -> Table:
+    """What one database costs."""
+    rows = effort.of(ROWS)
     engine = create_async_engine(url)
     sqlite = engine.dialect.name == "sqlite"
     if sqlite:
@@ -177,38 +163,23 @@ async def measure(url: str, rows: int) -> None:
         works[f"{name}, 2 budgets"] = lifecycle(limiter, BUDGETS)
     for work in works.values():
         await work(0)
-    found = await best(works)
-    for name, milliseconds in found.items():
-        print(f"{engine.dialect.name}: {name:18} {milliseconds:7.3f} ms")
-    print(
-        f"{engine.dialect.name}: lifecycle against bare: {found['short, 1 budget'] / found['bare']:.2f}"
-    )
-    print(
-        f"{engine.dialect.name}: with two budgets:       {found['short, 2 budgets'] / found['bare']:.2f}"
-    )
-    print(
-        f"{engine.dialect.name}: {rows:,} rows against 10: {found['long, 1 budget'] / found['short, 1 budget']:.2f}"
-    )
-    at_once = await together(works["short, 1 budget"])
-    print(
-        f"{engine.dialect.name}: {CALLERS} callers at once against one after another: "
-        f"{at_once / found['short, 1 budget']:.2f}"
-    )
+    measures = {name: elapsed(work, effort.of(TIMES)) for name, work in works.items()}
+    measures[f"short, 1 budget, {CALLERS} callers at once"] = together(works["short, 1 budget"])
+    found = await least(measures, effort.rounds)
     for ledger in ledgers:
         await ledger.aclose()
     await engine.dispose()
+    return Table(
+        f"Ledger: a life cycle on {'SQLite' if sqlite else 'PostgreSQL'}",
+        ("", "ms", "against bare"),
+        tuple((name, us / 1_000, us / found["bare"]) for name, us in found.items()),
+        f"The short log has 10 rows, the long one {rows:,}.",
+    )
 
 
-def main() -> None:
-    """Measure both databases."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    rows: int = parser.parse_args().rows
+async def tables(effort: Effort) -> AsyncIterator[Table]:
+    """A table for each database."""
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure(f"sqlite+aiosqlite:///{folder}/bench.db", rows))
+        yield await measure(f"sqlite+aiosqlite:///{folder}/bench.db", effort)
     with postgres_server("fsync=on", "synchronous_commit=on") as server:
-        asyncio.run(measure(server.url, rows))
-
-
-if __name__ == "__main__":
-    main()
+        yield await measure(server.url, effort)

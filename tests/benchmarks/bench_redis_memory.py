@@ -1,6 +1,4 @@
-"""What a scope, an open reservation, a slot and an addition cost a Redis server in memory, on one that this starts.
-
-    python -m tests.benchmarks.bench_redis_memory
+"""What a scope, an open reservation, a slot and an addition cost a Redis server in memory.
 
 Each figure is the growth of `used_memory` over so many of them, the server's own tables included.
 """
@@ -8,10 +6,12 @@ Each figure is the growth of `used_memory` over so many of them, the server's ow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, Final
 
 from earmark import Limiter, Limits, RedisBackend, Reservation, Scope
+from tests.benchmarks.figures import Effort, Table, Work
 from tests.servers import RedisServer, redis_server
 
 TIMES: Final = 10_000
@@ -19,17 +19,16 @@ TOGETHER: Final = 100
 KEYS: Final = 1_000  # with open reservations
 
 KEY: Final = Limits(rpm=60, tpm=90_000)
+KEY_OF_A_DAY: Final = Limits(rpm=60, tpm=90_000, rpd=10_000, tpd=5_000_000)
 KEY_WITH_SLOTS: Final = Limits(rpm=60, tpm=90_000, concurrency=60)
 MODEL: Final = Scope("model:gpt-4o", Limits(tpm=2_000_000, rpm=1_000_000))
 
-Work = Callable[[int], Awaitable[object]]
 
-
-def once_each(limiter: Limiter) -> Work:
+def once_each(limiter: Limiter, limits: Limits = KEY) -> Work:
     """A key that nobody has used before is used once."""
 
     async def work(number: int) -> None:
-        scope = Scope(f"api_key:{number:08}", KEY)
+        scope = Scope(f"api_key:{number:08}", limits)
         async with await limiter.pre_commit(scope, tokens=500) as reservation:
             await reservation.settle_success(320)
 
@@ -59,7 +58,8 @@ def added(limiter: Limiter) -> Work:
 async def repeat(work: Work, first: int, times: int) -> None:
     """Do it so many times, some at once."""
     for start in range(first, first + times, TOGETHER):
-        await asyncio.gather(*(work(number) for number in range(start, start + TOGETHER)))
+        end = min(start + TOGETHER, first + times)
+        await asyncio.gather(*(work(number) for number in range(start, end)))
 
 
 def used(server: RedisServer) -> int:
@@ -68,42 +68,41 @@ def used(server: RedisServer) -> int:
         return int(client.info("memory")["used_memory"])
 
 
-async def bytes_per(work: Callable[[Limiter], Work], kept: list[Reservation]) -> float:
+async def bytes_per(
+    work: Callable[[Limiter], Work], effort: Effort, kept: list[Reservation]
+) -> float:
     """What one more costs, on a server of its own, on which the scopes of open reservations are there already."""
-    with redis_server(
-        "--slowlog-log-slower-than", "-1"
-    ) as server:  # what is slow here is remembered at length
+    times = effort.of(TIMES)
+    # What is slow here is remembered at length, in the same memory.
+    with redis_server("--slowlog-log-slower-than", "-1") as server:
         backend = RedisBackend.from_url(server.url, timeout=10, on_outage="closed")
         async with Limiter(backend) as limiter:
             do = work(limiter)
-            await repeat(do, 0, KEYS)
+            await repeat(do, 0, min(KEYS, effort.of(100 * KEYS)))
             before = used(server)
-            await repeat(do, KEYS, TIMES)
+            await repeat(do, KEYS, times)
             grown = used(server) - before
             await asyncio.gather(*(reservation.close_reserved_only() for reservation in kept))
-    return grown / TIMES
+    return grown / times
 
 
-async def per_scope() -> float:
-    """Bytes for each scope with two limits that has been used."""
-    return await bytes_per(once_each, [])
+def holding(limits: Limits = KEY, *, named: bool = False) -> Callable[[list[Reservation]], Any]:
+    """Open reservations over two scopes; one that is let go of is abandoned."""
+    return lambda kept: lambda limiter: left_open(limiter, limits, named=named, kept=kept)
 
 
-async def per_reservation(limits: Limits = KEY, *, named: bool = False) -> float:
-    """Bytes for each open reservation over two scopes."""
-    kept: list[Reservation] = []  # one that is let go of is abandoned
-    return await bytes_per(lambda limiter: left_open(limiter, limits, named=named, kept=kept), kept)
-
-
-async def main() -> None:
-    print(f"a scope with rpm and tpm:               {await per_scope():4.0f} bytes")
-    print(f"an open reservation over two of these:  {await per_reservation():4.0f} bytes")
-    print(f"with a request id of 32 characters:     {await per_reservation(named=True):4.0f} bytes")
-    print(
-        f"with a slot:                            {await per_reservation(KEY_WITH_SLOTS):4.0f} bytes"
-    )
-    print(f"an addition:                            {await bytes_per(added, []):4.0f} bytes")
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+async def tables(effort: Effort) -> AsyncIterator[Table]:
+    """One table."""
+    works: dict[str, Callable[[list[Reservation]], Callable[[Limiter], Work]]] = {
+        "a scope with rpm and tpm that was used in the last minute": lambda _: once_each,
+        "the same with limits of a day as well": lambda _: partial(once_each, limits=KEY_OF_A_DAY),
+        "an open reservation over two scopes of the first kind": holding(),
+        "the same with a request_id of 32 characters": holding(named=True),
+        "one with a slot": holding(KEY_WITH_SLOTS),
+        "an addition, for an hour": lambda _: added,
+    }
+    rows: list[tuple[str, int]] = []
+    for name, make in works.items():
+        kept: list[Reservation] = []
+        rows.append((name, round(await bytes_per(make(kept), effort, kept))))
+    yield Table("Redis: memory of the server", ("", "bytes"), tuple(rows))

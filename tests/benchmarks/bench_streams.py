@@ -1,11 +1,5 @@
 """What observing a stream costs per item, over iterating the bare async generator and a pass-through class.
 
-    python tests/benchmarks/bench_streams.py [--chunks 10000] [--rounds 15]
-
-What is measured is the time of the processor, so that whatever else runs counts as little as can be. Every round
-measures every case, so that a busy machine slows them alike; each figure is the smallest of the rounds. On a busy
-machine the ratios to the first case, all of one run, tell more than the figures.
-
 Pieces of 256 or 1400 bytes are cut with no regard to the events, as a network cuts them. One of 256 bytes is about one
 event, and may cost what an event may; one of 1400 bytes has between five and six, each of which is looked at, and may
 cost more than twice as much. Where every chunk is parsed most of it is the parsing: the last case is that alone. The
@@ -14,8 +8,6 @@ second table takes a stream ten times as long: the cost per item must not grow w
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import json
 import math
 import time
@@ -24,6 +16,7 @@ from typing import Any, Final
 
 from earmark.streams import Observed, observe_stream
 from earmark.usage import Usage
+from tests.benchmarks.figures import Cell, Effort, Table
 
 # The most that an item may cost more than in the bare generator, in microseconds: 3 for an event in bytes, 2 for a
 # parsed one, 10 where its text is measured.
@@ -158,31 +151,25 @@ async def measure(count: int, rounds: int, times: int) -> dict[str, tuple[float,
     return best
 
 
-def report(count: int, figures: dict[str, tuple[float, float, float]]) -> None:
-    """Print a table."""
-    print(f"{count} items a stream; microseconds per item")
-    print(f"{'':12}{'bare':>8}{'class':>8}{'observed':>10}{'over bare':>11}{'target':>8}")
-    first = math.nan
+def report(title: str, count: int, figures: dict[str, tuple[float, float, float]]) -> Table:
+    """A row for each case."""
+    rows: list[tuple[Cell, ...]] = []
     for name, (bare, through, wrapped) in figures.items():
-        over = wrapped - bare
-        first = over if math.isnan(first) else first
-        print(
-            f"{name:12}{bare:8.2f}{through:8.2f}{wrapped:10.2f}{over:11.2f}{TARGETS[name]:8.1f}"
-            f"   {wrapped / through:.1f} times the class, {over / first:.1f} times the first"
-        )
-    print()
+        most = TARGETS[name] if math.isfinite(TARGETS[name]) else None
+        rows.append((name, bare, through, wrapped, wrapped - bare, most))
+    return Table(
+        title,
+        ("", "bare", "pass-through", "observed", "over bare", "at most"),
+        tuple(rows),
+        f"{count:,} items a stream.",
+    )
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="What observing a stream costs per item.")
-    parser.add_argument("--chunks", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    for times, rounds in ((1, options.rounds), (10, max(options.rounds // 3, 1))):
-        figures = asyncio.run(measure(options.chunks, rounds, times))
-        report(options.chunks * times, figures)
-
-
-if __name__ == "__main__":
-    main()
+async def tables(effort: Effort) -> AsyncIterator[Table]:
+    """A table for a stream, and one for a stream ten times as long."""
+    count = effort.of(10_000)
+    long = max(effort.rounds // 2, 1)
+    yield report("Streams: µs per item", count, await measure(count, 2 * effort.rounds, 1))
+    yield report(
+        "Streams: µs per item, ten times as long", 10 * count, await measure(count, long, 10)
+    )

@@ -10,7 +10,15 @@ from typing import Any
 
 import bench
 
-from earmark import Limiter, Limits, MemoryBackend, RateLimited, Reservation, Scope
+from earmark import (
+    Limiter,
+    Limits,
+    MemoryBackend,
+    RateLimited,
+    RedisBackend,
+    Reservation,
+    Scope,
+)
 
 
 @bench.register
@@ -18,13 +26,15 @@ class Earmark(bench.Adapter):
     """One lifecycle is a pre_commit of one request and its tokens, then a settle_success."""
 
     name = "earmark"
-    redis = False
     refund = "yes"
     settles = "refund"
     lifecycle = "pre_commit(rpm and tpm) + settle_success"
 
     async def open(self, backend: str, rpm: int | None, tpm: int | None, url: str) -> None:
-        self.limiter = Limiter(MemoryBackend())
+        if backend == "memory":
+            self.limiter = Limiter(MemoryBackend())
+        else:
+            self.limiter = Limiter(RedisBackend.from_url(url, timeout=10, on_outage="closed"))
         limits = Limits(rpm=rpm, tpm=tpm)
 
         # A gateway has the scopes of its busy tenants at hand, as it has their keys.
