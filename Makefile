@@ -16,7 +16,8 @@ help:
 	@echo 'make test-long   run them with ten times as many random examples, and storms of a minute'
 	@echo 'make litellm     prepare the environment in which the LiteLLM hook is tested by make test'
 	@echo 'make lint        run ruff, mypy and pyright'
-	@echo 'make build       build the package, install it alone and import every public name'
+	@echo 'make docs        build the site into build/site, strictly'
+	@echo 'make build       build sdist and wheel, check what is in them, install the wheel alone and run the quickstart'
 	@echo 'make clean       remove .venv and all caches'
 
 # One stamp per group of dependencies, older than pyproject.toml when the group is to be installed anew.
@@ -38,7 +39,7 @@ $(VENV)/.group-%: pyproject.toml $(VENV)/.created
 # dev has the others in it.
 $(VENV)/.group-dev: pyproject.toml $(VENV)/.created
 	$(install) dev
-	@touch $(VENV)/.group-demo $(VENV)/.group-test $@
+	@touch $(VENV)/.group-demo $(VENV)/.group-docs $(VENV)/.group-test $@
 
 .PRECIOUS: $(VENV)/.group-%
 
@@ -81,15 +82,27 @@ lint: $(VENV)/.group-dev
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
 
-# A venv of its own has the wheel and its run-time dependencies, and nothing that only the tests install.
+# Strict is about links alone; what griffe says of a docstring is an error as well.
+.PHONY: docs
+docs: $(VENV)/.group-docs
+	$(BIN)/python docs/gather.py build/docs
+	$(BIN)/zensical build --strict --clean 2>build/docs.log || { cat build/docs.log; exit 1; }
+	@! grep '^griffe:' build/docs.log
+
+# A venv of its own has the wheel and its run-time dependencies, and nothing that only the tests install. There every
+# public name that needs no extra can be had, and the first snippet of the README does what it says.
 .PHONY: build
 build: $(VENV)/.group-test
-	rm -rf build dist
+	rm -rf build/venv dist
 	$(BIN)/hatchling build
 	$(PYTHON) -m venv build/venv
 	build/venv/bin/python -m pip install --quiet dist/*.whl
-	cd build && venv/bin/python -I -W error -c 'import earmark; print(*(getattr(earmark, name).__name__ for name in earmark.__all__))'
+	sed -n '/^```python$$/,/^```$$/{//!p;/^```$$/q}' README.md >build/quickstart.py
+	cp tests/installed.py build/installed.py
+	cd build && venv/bin/python -I -W error installed.py
+	cd build && venv/bin/python -I -W error quickstart.py | tee quickstart.txt
+	grep -q '^1050 tokens used, 950 left$$' build/quickstart.txt
 
 .PHONY: clean
 clean:
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
