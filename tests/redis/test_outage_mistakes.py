@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -162,7 +162,7 @@ async def test_the_horizon_is_a_setting(shared_redis: RedisServer, namespace: st
 
 
 @pytest.mark.parametrize("horizon", [0, -1, 3_601, True, "60", None, float("nan")])
-def test_a_horizon_out_of_its_range(horizon: object) -> None:
+def test_a_horizon_out_of_its_range(horizon: Any) -> None:
     """Above 0 and at most an hour."""
     with pytest.raises(ValueError, match="horizon"):
         RedisBackend.from_url("redis://127.0.0.1:1", horizon=horizon)
