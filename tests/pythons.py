@@ -19,7 +19,6 @@ from typing import Final
 ROOT: Final = Path(__file__).parent.parent
 
 LIGHT: Final = (
-    "tests/test_check_backend.py",
     "tests/test_contract.py",
     "tests/test_identity.py",
     "tests/test_leases.py",
@@ -30,7 +29,6 @@ LIGHT: Final = (
     "tests/test_threads.py",
     "tests/test_waiting.py",
     "tests/streams/test_closing.py",
-    "tests/streams/test_dialects.py",
     "tests/streams/test_endings.py",
     "tests/streams/test_framing.py",
     "tests/streams/test_observe.py",

@@ -7,6 +7,7 @@ purpose.
 from __future__ import annotations
 
 import ast
+import inspect
 from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Final
 import pytest
 
 from docs.gather import REFERENCE, exported
+from earmark import RedisBackend
+from earmark.backends.redis.settings import Settings
 
 ROOT: Final = Path(__file__).parent.parent
 
@@ -77,3 +80,14 @@ def test_the_typing_test_has_every_public_name() -> None:
         if name not in used[module]
     }
     assert not missing
+
+
+def test_a_url_takes_every_setting_of_a_redis_backend() -> None:
+    """`from_url` hands them on, and a checker knows each by its name and type."""
+    own = inspect.signature(RedisBackend.__init__).parameters
+    settings = {name: one.annotation for name, one in own.items() if name not in {"self", "client"}}
+    assert {name: one.__forward_arg__ for name, one in Settings.__annotations__.items()} == settings
+    assert (
+        inspect.signature(RedisBackend.from_url).parameters["options"].annotation
+        == "Unpack[Settings]"
+    )
