@@ -21,7 +21,7 @@ help:
 	@echo 'make litellm     prepare the environment in which the LiteLLM hook is tested by make test'
 	@echo 'make lint        run ruff, mypy and pyright'
 	@echo 'make docs        build the site into build/site, strictly'
-	@echo 'make build       build sdist and wheel, check what is in them, install the wheel alone and run the quickstart'
+	@echo 'make build       build sdist and wheel, install the wheel alone, import every public name, run the quickstart'
 	@echo 'make clean       remove .venv and all caches'
 
 # One stamp per group of dependencies, older than pyproject.toml when the group is to be installed anew.
