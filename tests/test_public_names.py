@@ -22,12 +22,13 @@ from earmark.backends.redis.settings import Settings
 ROOT: Final = Path(__file__).parent.parent
 
 PUBLIC: Final = {
-    "earmark": "BackendUnavailable BudgetExceeded Denial EarmarkError Event Health Limit LimitStatus Limiter Limits"
-    " MemoryBackend Observed ObservedStream RateLimited RedisBackend Refused RequestIdConflict Reservation"
+    "earmark": "BackendUnavailable BudgetExceeded Denial EarmarkError Event Explanation Health Limit LimitExplanation LimitStatus"
+    " Limiter Limits MemoryBackend Observed ObservedStream RateLimited RedisBackend Refused RequestIdConflict Reservation"
     " ReserveOnce Scope ScopeStatus UnknownPrice Usage ask_for_usage observe_stream usage_from_response",
     "earmark.backends": "Backend Desk Hold Instant Seen Verb",
     "earmark.contrib.asgi": "Asks ReservedStream answer_refusals reserving style_of",
     "earmark.contrib.litellm": "ANONYMOUS Dims EarmarkHook Key dims_of tenant_of",
+    "earmark.contrib.otel": "KINDS Telemetry Watched",
     "earmark.estimates": "Counter approximate estimate tiktoken_counter",
     "earmark.http": "Admission Answer BudgetStatus Fields Style answer_to go_duration policy_name rate_limit_headers"
     " retry_headers upstream_retry_headers",
