@@ -22,9 +22,10 @@ from earmark.backends.redis.settings import Settings
 ROOT: Final = Path(__file__).parent.parent
 
 PUBLIC: Final = {
-    "earmark": "BackendUnavailable BudgetExceeded Denial EarmarkError Event Explanation Health Limit LimitExplanation LimitStatus"
-    " Limiter Limits MemoryBackend Observed ObservedStream RateLimited RedisBackend Refused RequestIdConflict Reservation"
-    " ReserveOnce Scope ScopeStatus UnknownPrice Usage ask_for_usage observe_stream usage_from_response",
+    "earmark": "BackendUnavailable BudgetExceeded Denial EarmarkError Event Explanation Health Limit"
+    " LimitExplanation LimitStatus Limiter Limits MemoryBackend Observed ObservedStream RateLimited RedisBackend"
+    " Refused RequestIdConflict Reservation ReserveOnce Scope ScopeStatus UnknownPrice Usage ask_for_usage"
+    " observe_stream usage_from_response",
     "earmark.backends": "Backend Desk Hold Instant Seen Verb",
     "earmark.contrib.asgi": "Asks ReservedStream answer_refusals reserving style_of",
     "earmark.contrib.litellm": "ANONYMOUS Dims EarmarkHook Key dims_of tenant_of",
