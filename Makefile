@@ -6,6 +6,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Those that are supported.
+PYTHONS := 3.11 3.12 3.13
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -13,11 +16,13 @@ BIN := $(VENV)/bin
 help:
 	@echo 'make demo        run the gateway of examples/ in front of a provider stand-in (ARGS="--redis URL --recording PATH")'
 	@echo 'make test        run the tests (ARGS="-k name")'
-	@echo 'make test-long   run them with ten times as many random examples, and storms of a minute'
+	@echo 'make test-long   run them with ten times as many random examples, storms of a minute, and make test-pythons'
+	@echo 'make test-pythons  run a light part of them on each other Python that is supported and there'
 	@echo 'make bench       measure earmark beside other libraries (ARGS="--quick", "--markdown", or what to measure)'
 	@echo 'make litellm     prepare the environment in which the LiteLLM hook is tested by make test'
 	@echo 'make lint        run ruff, mypy and pyright'
-	@echo 'make build       build the package, install it alone and import every public name'
+	@echo 'make docs        build the site into build/site, strictly'
+	@echo 'make build       build sdist and wheel, install the wheel alone, import every public name, run the quickstart'
 	@echo 'make clean       remove .venv and all caches'
 
 # One stamp per group of dependencies, older than pyproject.toml when the group is to be installed anew.
@@ -39,7 +44,7 @@ $(VENV)/.group-%: pyproject.toml $(VENV)/.created
 # dev has the others in it.
 $(VENV)/.group-dev: pyproject.toml $(VENV)/.created
 	$(install) dev
-	@touch $(VENV)/.group-demo $(VENV)/.group-test $@
+	@touch $(VENV)/.group-demo $(VENV)/.group-docs $(VENV)/.group-test $@
 
 .PRECIOUS: $(VENV)/.group-%
 
@@ -87,9 +92,14 @@ bench: $(VENV)/.group-test $(VENV)/bench/.installed redis-server postgresql
 	@$(MAKE) --no-print-directory litellm || echo 'absent: LiteLLM' >&2
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
+# The other Pythons that are supported, as far as they are on this machine: memory, streams and the contract.
+.PHONY: test-pythons
+test-pythons: $(VENV)/.group-test
+	$(BIN)/python tests/pythons.py $(VENV)/pythons $(PYTHONS)
+
 .PHONY: test-long
 test-long: export EARMARK_PROFILE := long
-test-long: test
+test-long: test test-pythons
 
 .PHONY: lint
 lint: $(VENV)/.group-dev
@@ -98,15 +108,24 @@ lint: $(VENV)/.group-dev
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
 
-# A venv of its own has the wheel and its run-time dependencies, and nothing that only the tests install.
+# Strict is about links alone; what griffe says of a docstring is an error as well.
+.PHONY: docs
+docs: $(VENV)/.group-docs
+	$(BIN)/python docs/gather.py build/docs
+	$(BIN)/zensical build --strict --clean 2>build/docs.log || { cat build/docs.log; exit 1; }
+	@! grep '^griffe:' build/docs.log
+
+# A venv of its own has the wheel and its run-time dependencies, and nothing that only the tests install. There every
+# public name that needs no extra can be had, and the first snippet of the README does what it says.
 .PHONY: build
 build: $(VENV)/.group-test
-	rm -rf build dist
+	rm -rf build/venv dist
 	$(BIN)/hatchling build
 	$(PYTHON) -m venv build/venv
 	build/venv/bin/python -m pip install --quiet dist/*.whl
-	cd build && venv/bin/python -I -W error -c 'import earmark; print(*(getattr(earmark, name).__name__ for name in earmark.__all__))'
+	cp tests/installed.py README.md build
+	cd build && venv/bin/python -I -W error installed.py README.md
 
 .PHONY: clean
 clean:
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -201,6 +201,7 @@ class CancelKeepsTheSlot(PlainBackend):
         if verb == "cancel" and one.slots:
             unknown = Hold()
             unknown.id, unknown.request_id = f"{one.hold.id}!", None
+            unknown.scopes, unknown.asks = (), {}  # a reset looks at whatever is open
             self.open[unknown.id] = replace(one, hold=unknown, attended=True)
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ FENCE: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 CONTINUES: Final = "<!-- continues -->"
+FROM: Final = re.compile(r"<!-- from (?P<path>\S+) -->\s*\Z")
 
 SERVER: Final = re.compile(r"redis://localhost:6379(?:/\d+)?")
 DATABASE: Final = 15
@@ -73,7 +75,7 @@ def scripts(document: Path) -> Iterator[Script]:
     after = 0
     for block in FENCE.finditer(text):
         between, after = text[after : block.start()], block.end()
-        if block["word"] not in {"python", "py"}:
+        if block["word"] not in {"python", "py"} or FROM.search(between):
             continue
         above = text.count("\n", 0, block.start("body"))
         body = "".join(
@@ -91,6 +93,19 @@ def scripts(document: Path) -> Iterator[Script]:
         yield script
 
 
+def excerpts(document: Path) -> Iterator[tuple[str, str]]:
+    """What a document shows of files: the path of each, and the lines."""
+    text = document.read_text(encoding="utf-8")
+    after = 0
+    for block in FENCE.finditer(text):
+        between, after = text[after : block.start()], block.end()
+        if shown := FROM.search(between):
+            yield shown["path"], block["body"]
+
+
+EXCERPTS: Final = [
+    (document, path, body) for document in DOCUMENTS for path, body in excerpts(document)
+]
 SCRIPTS: Final = [script for document in DOCUMENTS for script in scripts(document)]
 
 
@@ -127,6 +142,15 @@ def test_the_snippets_of_the_documents_run(script: Script, request: pytest.Fixtu
         url = empty_database(request.getfixturevalue("shared_redis"))
         snippets = tuple(SERVER.sub(url, snippet) for snippet in snippets)
     run("-c", RUNNER, str(script.document), *snippets, timeout=60)
+
+
+def test_what_a_document_shows_of_a_file_stands_there() -> None:
+    """Each excerpt is a part of the file that it names, but for the indentation."""
+    assert EXCERPTS
+    for document, path, body in EXCERPTS:
+        file = (ROOT / path).read_text(encoding="utf-8")
+        shown = [textwrap.indent(body, " " * width) for width in (0, 4, 8, 12)]
+        assert any(one in file for one in shown), f"{document}: not in {path}:\n{body}"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)

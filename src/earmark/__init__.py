@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from earmark.streams.response import usage_from_response
     from earmark.usage import Usage
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _HOMES: Final = {
     "BackendUnavailable": "errors",

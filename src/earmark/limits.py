@@ -178,9 +178,15 @@ class Limits:
     0 admits nothing. Iterating yields every `Limit`.
 
     Args:
-        rps, rpm, rph, rpd: requests per second, minute, hour, day.
-        tpm, tph, tpd: tokens per minute, hour, day.
-        itpm, otpm: input and output tokens per minute.
+        rps: requests per second.
+        rpm: requests per minute.
+        rph: requests per hour.
+        rpd: requests per day.
+        tpm: tokens per minute.
+        tph: tokens per hour.
+        tpd: tokens per day.
+        itpm: input tokens per minute.
+        otpm: output tokens per minute.
         concurrency: requests in flight.
         algorithm: of all of these but concurrency.
         also: further limits, of any metric and window.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -177,7 +177,7 @@ async def test_r9_the_horizon_is_as_long_as_a_message_may_be_sent_again(
 
 
 @pytest.mark.parametrize("horizon", [0, -1, 3_601, True, "60", None, float("nan")])
-def test_a_horizon_out_of_its_range(horizon: object) -> None:
+def test_a_horizon_out_of_its_range(horizon: Any) -> None:
     """Above 0 and at most an hour."""
     with pytest.raises(ValueError, match="horizon"):
         RedisBackend.from_url("redis://127.0.0.1:1", horizon=horizon)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -156,8 +156,9 @@ async def test_nobody_is_counted_without_need(
 
 def test_a_share_is_a_number_or_auto() -> None:
     """Another word is a mistake that names what is right."""
+    automatic: Any = "automatic"
     with pytest.raises(ValueError, match="or 'auto', not 'automatic'"):
-        RedisBackend.from_url("redis://127.0.0.1:1", local_share="automatic")
+        RedisBackend.from_url("redis://127.0.0.1:1", local_share=automatic)
 
 
 def local_share() -> LocalShare:

@@ -37,6 +37,8 @@ from earmark.reservation import Reservation
 from earmark.streams.observe import ObservedStream
 from earmark.usage import Usage
 
+__all__ = ["Asks", "ReservedStream", "answer_refusals", "reserving", "style_of"]
+
 
 def style_of(request: Request) -> Style:
     """Whose words a path wants: Anthropic's for its messages API, else OpenAI's (B55)."""

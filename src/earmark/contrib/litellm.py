@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # LiteLLM is not there where types are checked: what is used 
 else:
     from litellm.integrations.custom_logger import CustomLogger
 
+__all__ = ["ANONYMOUS", "Dims", "EarmarkHook", "Key", "dims_of", "tenant_of"]
+
 # Calls that put out no tokens.
 _WITHOUT_OUTPUT: Final = ("embedding", "moderation", "rerank", "image", "speech", "transcription")
 

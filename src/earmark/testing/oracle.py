@@ -20,6 +20,8 @@ from earmark.testing.histories.translation import place_of
 from earmark.testing.histories.values import Hold, Line, Place, Refusal, asked
 from earmark.usage import TOKEN_METRICS
 
+__all__ = ["InvariantBroken", "Oracle"]
+
 _RESOLVED: Final = frozenset({"settled", "closed", "abandoned", "cancelled"})
 
 

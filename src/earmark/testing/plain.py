@@ -27,6 +27,8 @@ from earmark.errors import RequestIdConflict
 from earmark.ids import Id, name_of, next_id
 from earmark.limits import CONCURRENCY, MICROSECONDS, Limit, Limits, Scope, lease_microseconds
 
+__all__ = ["PlainBackend"]
+
 KEEP_US: Final = 3_600 * MICROSECONDS
 """For how long an open reservation can be resolved after its last renewal (R10)."""
 

@@ -21,6 +21,8 @@ import pytest
 from earmark.testing.contract import CONTRACT, Case
 from earmark.testing.table import BackendFactory
 
+__all__ = ["contract_test"]
+
 
 def contract_test(
     make: BackendFactory, cases: Iterable[Case] = CONTRACT

@@ -36,6 +36,27 @@ from earmark.reservation import Reservation
 from earmark.testing.table import ANY, Row, Table, expect, label
 from earmark.usage import Usage
 
+__all__ = [
+    "ANY",
+    "VERBS",
+    "A",
+    "C",
+    "Empty",
+    "Gone",
+    "N",
+    "P",
+    "R",
+    "Resolve",
+    "S",
+    "See",
+    "Table",
+    "X",
+    "Z",
+    "key",
+    "resolve",
+    "used",
+]
+
 VERBS: Final = {
     "settle_success": "settled",
     "close_reserved_only": "closed",

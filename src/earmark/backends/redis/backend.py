@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, Unpack, get_args
 
 from earmark.backends.health import Health
 from earmark.backends.protocol import Desk, Seen
@@ -25,7 +25,7 @@ from earmark.backends.redis.lines import Lines, Post, of_every_loop, of_one_loop
 from earmark.backends.redis.messages import Decided, Message, Messages, decided, hold_of, states
 from earmark.backends.redis.renewal import Renewal
 from earmark.backends.redis.replicas import Presence, Replicas
-from earmark.backends.redis.settings import count, seconds, share
+from earmark.backends.redis.settings import OnOutage, Settings, count, seconds, share
 from earmark.backends.redis.several import Parts, Several, slices_of
 from earmark.backends.redis.standing import Standing
 from earmark.clock import Clock, injected, locked, wall_clock
@@ -36,8 +36,6 @@ from earmark.core.settlement import NOTHING
 from earmark.errors import BackendUnavailable, RequestIdConflict
 from earmark.ids import Id, id_of, name_of, next_id
 from earmark.limits import HOUR, MICROSECONDS, Scope, lease_microseconds
-
-OnOutage = Literal["local", "open", "closed"]
 
 # How long an open reservation is kept after its last renewal (R10).
 _KEEP_US: Final = HOUR * MICROSECONDS
@@ -131,7 +129,7 @@ class RedisBackend:
         *,
         cluster: bool = False,
         client_options: Mapping[str, Any] | None = None,
-        **options: Any,  # noqa: ANN401 - those of `RedisBackend`, whatever they are
+        **options: Unpack[Settings],
     ) -> Self:
         """Return a backend for the server or cluster at `url`, with connections of its own for every event loop.
 

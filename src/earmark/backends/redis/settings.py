@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypedDict
 
+from earmark.clock import Clock
 from earmark.limits import HOUR
+
+OnOutage = Literal["local", "open", "closed"]
+
+
+class Settings(TypedDict, total=False):
+    """The arguments of `RedisBackend` that stand beside its client."""
+
+    namespace: str
+    clock: Clock | None
+    lease: float
+    timeout: float
+    on_outage: OnOutage
+    local_share: float | Literal["auto"]
+    outbox: int
+    horizon: float
 
 
 def seconds(name: str, value: object) -> float:
