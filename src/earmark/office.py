@@ -156,8 +156,8 @@ class Office:
     def is_over(self, standing: Hold, over: Over) -> bool:
         """Whether somebody here has resolved what a store has answered with, since it was asked, or is about to.
 
-        Then the store has heard of that, or will: it is to be asked again. Where nobody ever suspends only another thread
-        can have come between, and might as well have come a moment later.
+        Then the store has heard of that, or will: it is to be asked again. Where nobody ever suspends only another
+        thread can have come between, and might as well have come a moment later.
         """
         if self.instant:
             return False

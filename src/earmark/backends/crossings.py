@@ -43,7 +43,8 @@ class Crossings:
         with self._lock:
             others = self._asking.setdefault(name, {})
             others[id(over)] = over
-            self._asking[name] = others  # it was struck, if another ask has ended within these two lines
+            # Struck, if another ask has ended between the two lines above.
+            self._asking[name] = others
         try:
             yield over
         finally:
