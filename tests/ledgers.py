@@ -65,9 +65,9 @@ def postgresql(url: str) -> Database:
 async def opened(
     database: Database, **options: Any
 ) -> AsyncIterator[tuple[Limiter, Ledger, ManualClock]]:
-    """A limiter with a ledger, on one injected clock."""
+    """A limiter with a ledger, on one injected clock. A machine that is busy is no outage."""
     clock = ManualClock(NOON)
-    ledger = database.ledger(clock=clock, **options)
+    ledger = database.ledger(clock=clock, **{"timeout": 60, **options})
     await ledger.create()
     async with Limiter(ledger=ledger, prices=PRICES) as limiter:
         yield limiter, ledger, clock

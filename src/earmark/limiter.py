@@ -165,7 +165,8 @@ class Limiter:
         if standing is None:
             raise self._refusal(hold, refusal_of(hold) if denials is None else denials)
         if self._till is not None and hasattr(hold, "charge"):
-            await self._till.set_aside(hold, standing, limited=True)
+            waited = denials is not None
+            await self._till.set_aside(hold, standing, limited=True, waited=waited)
         return self._admit(hold, standing)
 
     def _repeated(self, hold: Hold, *, limited: bool) -> Reservation | None:

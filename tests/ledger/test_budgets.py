@@ -14,6 +14,7 @@ from earmark import (
     Event,
     Limiter,
     Limits,
+    MemoryBackend,
     RateLimited,
     RequestIdConflict,
     Reservation,
@@ -21,7 +22,8 @@ from earmark import (
     UnknownPrice,
     Usage,
 )
-from earmark.ledger import Budget, Ledger, Spend
+from earmark.ledger import Budget, Ledger, PriceList, Spend
+from earmark.testing import ManualClock
 from tests.ledgers import NOON, PRICES, Database, adds_up, only_row, opened, usd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -293,7 +295,7 @@ async def test_a_close_posts_what_was_held_or_nothing(
 
 
 async def test_r9_an_id_that_is_open_is_the_same_reservation(database: Database) -> None:
-    """R9: asked again it holds nothing more; with another ask it conflicts; in the log it is there for ever."""
+    """R9: asked again it holds nothing more; with another ask it conflicts; once it is resolved the id is free."""
     async with opened(database) as (limiter, ledger, _):
         for scopes in ((), (SCOPE,)):
             name = f"r{len(scopes)}"
@@ -306,10 +308,20 @@ async def test_r9_an_id_that_is_open_is_the_same_reservation(database: Database)
             assert (await ledger.standing(ALICE)).pending == 1
             assert await one.cancel()
             one = await limiter.pre_commit(*scopes, request_id=name, spend=spend("2"))
-            assert await one.settle_success(0)
-            with pytest.raises(RequestIdConflict):
-                await limiter.pre_commit(*scopes, request_id=name, spend=spend("2"))
-        assert [limit.used for limit in (await limiter.peek(SCOPE))[0].limits] == [1, 0, 0]
+            assert await one.settle_success(1, cost=usd(1))
+            again = await limiter.pre_commit(*scopes, request_id=name, spend=spend("2"))
+            assert again is not one
+            assert not await one.settle_success(1, cost=usd(1))
+            assert await again.settle_success(1, cost=usd("0.5"))
+            rows = await ledger.rows(request_id=name)
+            assert [row.cost for row in rows] == [usd(1), usd("0.5")]
+            # A bill for the id is for the last that had it; each has a name of its own.
+            assert await ledger.correct(name, usd("0.25"))
+            assert await ledger.correct(rows[0].reservation, usd("0.75"))
+            costs = [row.cost for row in await ledger.rows(request_id=name)]
+            assert costs == [usd(1), usd("0.5"), usd("-0.25"), usd("-0.25")]
+        assert await ledger.spent(ALICE) == 2
+        assert [limit.used for limit in (await limiter.peek(SCOPE))[0].limits] == [2, 2, 0]
         await adds_up(ledger)
 
 
@@ -403,6 +415,47 @@ async def test_waiting_and_money(database: Database) -> None:
             await limiter.pre_commit(scope, wait=5, spend=spend("11"))
         assert (await limiter.peek(scope))[0]["requests"].used == 0
         await adds_up(ledger)
+
+
+async def test_c48_a_request_that_waited_is_of_the_day_on_which_it_was_admitted(
+    database: Database,
+) -> None:
+    """C48: period, price and expiry are those of the moment of admission, not of the question before the wait."""
+    daily = Budget("k", usd(1), "daily")
+    rates = {"input": 1, "output": 1}
+    prices = PriceList(
+        {
+            "m": [
+                {**rates, "until": "2026-04-02"},
+                {**rates, "input": 2, "from": "2026-04-02", "version": "new"},
+            ]
+        }
+    )
+    scope = Scope("k", Limits(concurrency=1))
+    clock = ManualClock(at("2026-04-01T23:59:00Z"))
+    ledger = database.ledger(clock=clock, timeout=60)
+    await ledger.create()
+    async with Limiter(MemoryBackend(clock=clock), ledger=ledger, prices=prices) as limiter:
+        first = await limiter.pre_commit(scope, spend=Spend((daily,), "m"))
+        spend = Spend((daily,), "m", Usage(100_000, 0))
+        waits = asyncio.ensure_future(limiter.pre_commit(scope, wait=600, spend=spend))
+        while not limiter._office.desk.queues:
+            await asyncio.sleep(0)
+        clock.set(at("2026-04-02T00:00:10Z"))
+        assert await first.settle_success(1, cost=usd(1))  # yesterday's money is spent
+        second = await waits
+        assert (await ledger.standing(daily)).pending == usd("0.2")
+        assert await second.settle_success(Usage(50_000, 0))
+        rows = await ledger.rows()
+        assert [(row.at.day, row.cost, row.price_version) for row in rows] == [
+            (1, usd(1), "1"),
+            (2, usd("0.1"), "new"),
+        ]
+        await adds_up(ledger)
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 async def test_what_cannot_be_spent() -> None:

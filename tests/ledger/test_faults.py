@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
+import aiosqlite
 import anyio
 import pytest
 from sqlalchemy import event
@@ -17,6 +18,7 @@ from sqlalchemy import event
 from earmark import BackendUnavailable, BudgetExceeded, Limiter, Limits, Scope, Usage
 from earmark.ledger import Budget, Ledger, Spend
 from earmark.ledger.line import Work
+from earmark.ledger.statements import Statement
 from earmark.ledger.store import Unreachable
 from tests import ledgers
 from tests.ledgers import PRICES, Database, adds_up, only_row, opened, usd
@@ -230,27 +232,46 @@ async def test_c24_a_lost_reply_counts_once(database: Database) -> None:
 
 
 class Faults:
-    """Fails the statement with this number, counted from when it is set."""
+    """Fails at the step with this number, counted from when it is set: before a statement, after it, at a commit."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at = 0
         self.failed = False
-        place = ledger._store._place()
-        event.listen(place.engine.sync_engine, "before_cursor_execute", self)
+        rows = Statement.rows
 
-    def __call__(self, *arguments: Any) -> None:
-        statement: str = arguments[2]
-        if self.at and statement.startswith(("INSERT", "UPDATE", "DELETE", "SELECT", "WITH")):
+        async def failing(statement: Statement, *arguments: Any) -> Any:
+            self.step()
+            found = await rows(statement, *arguments)
+            self.step()
+            return found
+
+        monkeypatch.setattr(Statement, "rows", failing)
+        engine = ledger._store._place().engine
+        if engine.dialect.name == "sqlite":
+            commit = aiosqlite.Connection.commit
+
+            async def failing_commit(connection: aiosqlite.Connection) -> None:
+                self.step()
+                await commit(connection)
+
+            monkeypatch.setattr(aiosqlite.Connection, "commit", failing_commit)
+        else:
+            event.listen(engine.sync_engine, "commit", lambda _: self.step())
+
+    def step(self) -> None:
+        if self.at:
             self.at -= 1
             if not self.at:
                 self.failed = True
                 raise RuntimeError
 
 
-async def test_c24_c25_a_write_that_fails_after_another_succeeded(database: Database) -> None:
+async def test_c24_c25_a_write_that_fails_after_another_succeeded(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """C24, C25: whichever statement fails, twice, nothing has happened; the retry counts once."""
     async with opened(database) as (limiter, ledger, _):
-        faults = Faults(ledger)
+        faults = Faults(ledger, monkeypatch)
         number = 0
         due = Decimal(0)
         held = await limiter.pre_commit(spend=spend("1"))
@@ -292,10 +313,12 @@ async def test_c24_c25_a_write_that_fails_after_another_succeeded(database: Data
         assert sum(row.cost for row in await ledger.rows()) == due
 
 
-async def test_c25_a_hold_that_fails_half_way_holds_nothing(database: Database) -> None:
+async def test_c25_a_hold_that_fails_half_way_holds_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R2, C14: whichever statement of the check fails, no limit and no budget has counted anything."""
     async with opened(database) as (limiter, ledger, _):
-        faults = Faults(ledger)
+        faults = Faults(ledger, monkeypatch)
         failing = 0
         while True:
             failing += 1

@@ -24,6 +24,10 @@ _AGAIN_STATES: Final = {"40001", "40P01"}
 _OUTAGE_CODES: Final = {5, 6, 7, 8, 10, 13, 14, 15}
 
 
+class Again(Exception):
+    """What a transaction has seen is not what it has locked: it is to be run once more."""
+
+
 def is_outage(error: BaseException) -> bool:
     """Whether nobody could answer."""
     if isinstance(error, (TimeoutError, asyncio.TimeoutError, PoolTimeout, OSError)):
@@ -43,6 +47,8 @@ def is_outage(error: BaseException) -> bool:
 
 def asks_again(error: BaseException) -> bool:
     """Whether the same transaction may succeed at once."""
+    if isinstance(error, Again):
+        return True
     return isinstance(error, DBAPIError) and _state(error.orig) in _AGAIN_STATES
 
 

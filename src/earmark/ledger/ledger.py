@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from sqlalchemy import MetaData, select
+from sqlalchemy import MetaData
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -22,13 +22,16 @@ from earmark.clock import Clock
 from earmark.core.money import decimal_of, nano_of
 from earmark.core.settlement import UNSENT
 from earmark.errors import BackendUnavailable
+from earmark.ids import name_of, next_id
 from earmark.ledger.answers import Drift, LedgerHealth, Standing, SummaryLine, UsageRow
 from earmark.ledger.charge import Charge, Resolution
 from earmark.ledger.counting import NoFirstRow
+from earmark.ledger.expiry import post_expired
 from earmark.ledger.line import Work
 from earmark.ledger.owed import Owed
 from earmark.ledger.periods import END, interval_of, moment
 from earmark.ledger.reading import By, Filter, Reading
+from earmark.ledger.rows import Held
 from earmark.ledger.store import PAUSE, Store, Unreachable
 from earmark.ledger.tables import Tables
 from earmark.ledger.writing import Writing
@@ -48,7 +51,6 @@ CLOSING_SECONDS: Final = 5.0
 """How long `aclose` tries to deliver what the database is owed."""
 
 _LONGEST_PAUSE: Final = 10.0
-_AT_ONCE: Final = 100  # expired amounts per look
 
 
 class Ledger:
@@ -126,7 +128,7 @@ class Ledger:
 
         Raises:
             BudgetExceeded: a budget has no room.
-            RequestIdConflict: the request id holds something else, or is in the log.
+            RequestIdConflict: the request id holds something else.
             BackendUnavailable: the database cannot be reached, and no allowance is left.
         """
         await self._tidy()
@@ -159,6 +161,9 @@ class Ledger:
             raise BackendUnavailable(msg) from outage
         self._allowed += asked
         charge.unsaid = True
+        charge.reservation = name_of(
+            next_id()
+        )  # what may have been held is undone under the name that it had
 
     async def resolve(self, told: Resolution) -> bool:
         """Post what a charge has cost, or give it back; True iff it was open.
@@ -179,6 +184,11 @@ class Ledger:
     async def correct(self, request_id: str, cost: Decimal) -> bool:
         """Have a request cost what the provider's bill says, in the period of its admission.
 
+        Args:
+            request_id: the request's; of several that have had this id, one after another, the last is meant. A row's
+                `reservation` names any of them.
+            cost: what it has cost.
+
         Returns:
             True iff this changes anything.
 
@@ -193,6 +203,7 @@ class Ledger:
             cost=nano,
             now=self.now(),
         )
+        await self._tidy(look=True)  # it may be owed, or have expired
         return bool(await self._asked(finish(self._write, work)))
 
     async def spent(self, budget: Budget) -> Decimal:
@@ -322,29 +333,10 @@ class Ledger:
                 await finish(self._post_expired, now)
 
     async def _post_expired(self, now: int) -> None:
-        pending = self.tables.pending
-        query = (
-            select(pending.c.request_id, pending.c.reservation)
-            .where(pending.c.expires_us <= now)
-            .order_by(pending.c.expires_us)
-            .limit(_AT_ONCE)
-        )
+        def post(held: Held) -> Coroutine[Any, Any, bool]:
+            return self._write(partial(self._writing.expire, held=held, now=now))
 
-        async def find(connection: AsyncConnection) -> Sequence[Any]:
-            return (await connection.execute(query)).all()
-
-        while found := await self._store.read(find):
-            for row in found:
-                work = partial(
-                    self._writing.expire,
-                    name=row.request_id,
-                    who=row.reservation,
-                    now=now,
-                )
-                if await self._write(work):
-                    logger.warning(
-                        "nobody resolved request %r: what it held is posted", row.request_id
-                    )
+        await post_expired(self.tables.pending, now, self._store.read, post)
 
     async def _write(self, work: Work[Result]) -> Result:
         while True:

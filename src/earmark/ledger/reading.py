@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Final, Literal
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import ColumnElement, Select, case, func, or_, select
@@ -18,15 +18,19 @@ from earmark.core.money import decimal_of
 from earmark.ledger.answers import Drift, SummaryLine, UsageRow
 from earmark.ledger.counting import Counting
 from earmark.ledger.judging import Sums
-from earmark.ledger.periods import BEGINNING, END, Interval, interval_of, microseconds, moment
+from earmark.ledger.periods import (
+    BEGINNING,
+    END,
+    SLICE_US,
+    Interval,
+    interval_of,
+    microseconds,
+    moment,
+)
 from earmark.ledger.tables import Tables
-from earmark.limits import MICROSECONDS
 from earmark.usage import Usage
 
 By = Literal["day", "model", "key"]
-
-# Every zone's clock differs from UTC by whole quarters of an hour, since 1972 everywhere: a day is made of these.
-_QUARTER_US: Final = 900 * MICROSECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Reading:
         self._counting = counting
 
     async def sums(self, connection: AsyncConnection, budget: Budget, at: int) -> Sums:
-        """What a budget's period has at an instant: its total, or the log where none is kept yet."""
+        """What a budget's period has at an instant: its total, or that of its parts where none is kept yet."""
         totals = self._tables.totals
         interval = interval_of(budget, at)
         query = select(totals.c.posted, totals.c.pending).where(
@@ -78,7 +82,7 @@ class Reading:
         row = (await connection.execute(query)).one_or_none()
         if row is not None:
             return Sums(row.posted, row.pending)
-        return await self._counting.recomputed(connection, budget.key, budget.currency, interval)
+        return await self._counting.summed(connection, budget.key, budget.currency, interval)
 
     async def rows(
         self,
@@ -108,7 +112,7 @@ class Reading:
     ) -> tuple[SummaryLine, ...]:
         """Sums by day, model and key, in that order of the groups which was asked for."""
         usage = self._tables.usage
-        quarter = usage.c.at_us // _QUARTER_US
+        quarter = usage.c.at_us // SLICE_US
         groups = {"day": quarter, "model": usage.c.model, "key": usage.c.key}
         columns = [groups[name].label(name) for name in by]
         query: Select[Any] = (
@@ -128,7 +132,7 @@ class Reading:
         for row in (await connection.execute(query)).mappings():
             names = {name: row[name] for name in by}
             if "day" in names:
-                names["day"] = moment(names["day"] * _QUARTER_US).astimezone(place).date()
+                names["day"] = moment(names["day"] * SLICE_US).astimezone(place).date()
             group = (*(names.get(name) for name in by), row["currency"])
             had = sums.setdefault(group, [0, 0, None, None])
             for position, column in enumerate(
@@ -173,10 +177,14 @@ class Reading:
         return (*drifts, *await self._uncounted(connection))
 
     async def _uncounted(self, connection: AsyncConnection) -> list[Drift]:
-        """Keys that the log names, and that have no total at all; lines that are not what their entry costs."""
+        """Keys that the log names, and that have no total of that time; lines that are not what their entry costs."""
         lines, totals, usage = self._tables.lines, self._tables.totals, self._tables.usage
+        quarter = lines.c.at_us // SLICE_US
         known = select(totals.c.id).where(
-            totals.c.key == lines.c.key, totals.c.currency == lines.c.currency
+            totals.c.key == lines.c.key,
+            totals.c.currency == lines.c.currency,
+            totals.c.ends_us == (quarter + 1) * SLICE_US,
+            totals.c.starts_us == quarter * SLICE_US,
         )
         differs = or_(~known.exists(), lines.c.cost != usage.c.cost, lines.c.at_us != usage.c.at_us)
         query: Select[Any, Any, Any, Any] = (
@@ -218,6 +226,7 @@ def _usage_row(row: Any, keys: list[str]) -> UsageRow:  # noqa: ANN401 - a row
     return UsageRow(
         id=row.id,
         request_id=row.request_id,
+        reservation=row.reservation,
         revision=row.revision,
         key=row.key,
         budget_keys=tuple(sorted(keys)),

@@ -125,17 +125,6 @@ def token_columns(told: Resolution | None) -> dict[str, int | None]:
     }
 
 
-def line_row(number: int, key: str, held: Held, cost: int) -> dict[str, Any]:
-    """That an entry of the log counts in a key."""
-    return {
-        "usage_id": number,
-        "key": key,
-        "currency": held.currency,
-        "at_us": held.at,
-        "cost": cost,
-    }
-
-
 def total_row(key: str, currency: str, interval: Interval, sums: Sums) -> dict[str, Any]:
     """What a key has in an interval."""
     return {
@@ -145,4 +134,5 @@ def total_row(key: str, currency: str, interval: Interval, sums: Sums) -> dict[s
         "ends_us": interval.ends,
         "posted": sums.posted,
         "pending": sums.pending,
+        "begun": 0,
     }

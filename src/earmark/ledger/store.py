@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from earmark.ledger.failures import asks_again, is_outage
 from earmark.ledger.line import Line, Work
+from earmark.ledger.statements import dialect_of
 from earmark.shielding import in_trio
 
 Result = TypeVar("Result")
@@ -68,12 +69,14 @@ class Store:
     def __init__(self, database: str | URL | AsyncEngine, timeout: float) -> None:
         self._given = database if isinstance(database, AsyncEngine) else None
         self._url = database.url if isinstance(database, AsyncEngine) else _url(database)
-        self.dialect: Final = self._url.get_backend_name()
-        if self.dialect not in _DRIVERS:
-            msg = f"a ledger is kept in SQLite or PostgreSQL, not in {self.dialect!r}"
+        kind = self._url.get_backend_name()
+        if kind not in _DRIVERS:
+            msg = f"a ledger is kept in SQLite or PostgreSQL, not in {kind!r}"
             raise ValueError(msg)
+        self._is_sqlite: Final = kind == "sqlite"
+        self.dialect: Final = dialect_of(self._url)
         name = self._url.database
-        self._only_one = self.dialect == "sqlite" and (
+        self._only_one = self._is_sqlite and (
             not name or name == ":memory:" or "mode=memory" in str(self._url)
         )
         self._timeout = timeout
@@ -178,9 +181,9 @@ class Store:
         engine = self._given
         if engine is None:
             engine = create_async_engine(self._url)
-            if self.dialect == "sqlite":
+            if self._is_sqlite:
                 event.listen(engine.sync_engine, "connect", self._prepare)
-        line = Line(engine, self._timeout) if self.dialect == "sqlite" else None
+        line = Line(engine, self._timeout) if self._is_sqlite else None
         return _Place(engine, line, asyncio.Semaphore(_AT_ONCE))
 
     def _prepare(self, connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
@@ -197,6 +200,9 @@ class Store:
 
 
 async def _run(engine: AsyncEngine, work: Work[Result]) -> Result:
+    """Run work in a transaction of PostgreSQL's; once more where that is what its server, or the work, asks for."""
+    # Each statement is to see what was committed before it, whatever a server's default is. It costs no message.
+    engine = engine.execution_options(isolation_level="READ COMMITTED")
     tries = 0
     while True:
         tries += 1
