@@ -439,8 +439,9 @@ async def test_c48_a_request_that_waited_is_of_the_day_on_which_it_was_admitted(
         first = await limiter.pre_commit(scope, spend=Spend((daily,), "m"))
         spend = Spend((daily,), "m", Usage(100_000, 0))
         waits = asyncio.ensure_future(limiter.pre_commit(scope, wait=600, spend=spend))
-        while not limiter._office.desk.queues:
+        for _turn in range(20):
             await asyncio.sleep(0)
+        assert limiter._office.desk.queues
         clock.set(at("2026-04-02T00:00:10Z"))
         assert await first.settle_success(1, cost=usd(1))  # yesterday's money is spent
         second = await waits

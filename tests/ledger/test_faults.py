@@ -161,6 +161,17 @@ async def test_a_server_that_hangs_is_an_outage(breakable: PostgresServer) -> No
         await adds_up(ledger)
 
 
+async def test_a_server_that_hangs_keeps_nobody_from_closing(breakable: PostgresServer) -> None:
+    """A process that ends does not wait for a server that says nothing."""
+    ledger = ledgers.postgresql(breakable.url).ledger(timeout=0.5)
+    await ledger.create()
+    breakable.freeze()
+    try:
+        await ledger.aclose()
+    finally:
+        breakable.thaw()
+
+
 async def test_an_allowance_is_what_an_outage_may_admit(breaking: Any) -> None:
     """SQL down at admission, with a stated allowance: so much in all, logged when it is back, exactly once."""
     database, away = breaking

@@ -13,9 +13,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 # SQLSTATE classes (PostgreSQL, appendix A): connection exception, insufficient resources, operator intervention,
-# system error; and of the class 25 that the server takes no writes for now.
+# system error; and of the class 25 that the server takes no writes for now, or has waited too long for our next word.
 _OUTAGE_CLASSES: Final = ("08", "53", "57", "58")
-_OUTAGE_STATES: Final = {"25006"}
+_OUTAGE_STATES: Final = {"25006", "25P03"}
 # Serialization failure, deadlock: the server asks for the same once more.
 _AGAIN_STATES: Final = {"40001", "40P01"}
 

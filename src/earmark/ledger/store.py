@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -123,14 +124,16 @@ class Store:
         return await self._answered(place, partial(_look, place.engine), work, patient=patient)
 
     async def aclose(self) -> None:
-        """Close what this loop has open; an engine that was handed in stays open."""
+        """Close what this loop has open, if its server listens; an engine that was handed in stays open."""
         place = self._places.pop(asyncio.get_running_loop(), None)
         if place is None:
             return
         if place.line is not None:
             await place.line.aclose()
         if self._given is None:
-            await place.engine.dispose()
+            with suppress(TimeoutError):  # each connection says goodbye, and waits for an answer
+                async with asyncio.timeout(self._timeout):
+                    await place.engine.dispose()
 
     async def _answered(
         self, place: _Place, ask: _Ask[Result], work: Work[Result], *, patient: bool
@@ -181,12 +184,12 @@ class Store:
         engine = self._given
         if engine is None:
             engine = create_async_engine(self._url)
-            if self._is_sqlite:
-                event.listen(engine.sync_engine, "connect", self._prepare)
+            prepare = self._prepare_sqlite if self._is_sqlite else self._prepare_postgresql
+            event.listen(engine.sync_engine, "connect", prepare)
         line = Line(engine, self._timeout) if self._is_sqlite else None
         return _Place(engine, line, asyncio.Semaphore(_AT_ONCE))
 
-    def _prepare(self, connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
+    def _prepare_sqlite(self, connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
         """A SQLite connection: readers beside the writer, commits that a power cut leaves, patience with others."""
         cursor = connection.cursor()
         for pragma in (
@@ -197,6 +200,13 @@ class Store:
         ):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
+
+    def _prepare_postgresql(self, connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
+        """A connection that gives up its locks when its process stands still: others wait for the same keys."""
+        cursor = connection.cursor()
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {round(self._timeout * 1_000)}")
+        cursor.close()
+        connection.commit()
 
 
 async def _run(engine: AsyncEngine, work: Work[Result]) -> Result:
