@@ -255,12 +255,12 @@ async def test_no_statement_of_a_check_scans_a_table(
                     values = dict.fromkeys(re.findall(r":(\w+)", words))
                     found = await connection.execute(text(f"EXPLAIN QUERY PLAN {words}"), values)
                 else:
-                    values = ", ".join(["NULL"] * len({*re.findall(r"\$\d+", words)}))
+                    nulls = ", ".join(["NULL"] * len({*re.findall(r"\$\d+", words)}))
                     for setting in ("enable_seqscan = off", "plan_cache_mode = force_generic_plan"):
                         await connection.exec_driver_sql(f"SET LOCAL {setting}")
                     await connection.exec_driver_sql(f"PREPARE p{number} AS {words}")
                     found = await connection.exec_driver_sql(
-                        f"EXPLAIN EXECUTE p{number}({values})".replace("()", "")
+                        f"EXPLAIN EXECUTE p{number}({nulls})".replace("()", "")
                     )
                 plans.extend(str(row[-1]) for row in found)
 

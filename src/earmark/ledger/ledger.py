@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
@@ -27,6 +27,7 @@ from earmark.ledger.answers import Drift, LedgerHealth, Standing, SummaryLine, U
 from earmark.ledger.charge import Charge, Resolution
 from earmark.ledger.counting import NoFirstRow
 from earmark.ledger.expiry import post_expired
+from earmark.ledger.failures import TooMuch, is_too_much
 from earmark.ledger.line import Work
 from earmark.ledger.owed import Owed
 from earmark.ledger.periods import END, interval_of, moment
@@ -129,6 +130,7 @@ class Ledger:
         Raises:
             BudgetExceeded: a budget has no room.
             RequestIdConflict: the request id holds something else.
+            ValueError: together with what is pending it is more than a ledger can count.
             BackendUnavailable: the database cannot be reached, and no allowance is left.
         """
         await self._tidy()
@@ -173,13 +175,20 @@ class Ledger:
         if told.charge.unsaid and told.verb in UNSENT:
             return True
         try:
-            return await self._write(self._resolving(told))
+            return await self._post(partial(self._writing.resolve, told=told, now=self.now()))
         except Unreachable:
             self._owe(told)
             return True
 
-    def _resolving(self, told: Resolution) -> Work[bool]:
-        return partial(self._writing.resolve, told=told, now=self.now())
+    async def _post(self, work: Callable[..., Coroutine[Any, Any, bool]]) -> bool:
+        """Post, or as much as can be counted: what has happened is logged, whatever somebody says that it costs."""
+        try:
+            return await self._write(work)
+        except TooMuch:
+            logger.warning(
+                "a cost is more than a ledger can count: it is posted as far as it can be"
+            )
+            return await self._write(partial(work, capped=True))
 
     async def correct(self, request_id: str, cost: Decimal) -> bool:
         """Have a request cost what the provider's bill says, in the period of its admission.
@@ -193,7 +202,7 @@ class Ledger:
             True iff this changes anything.
 
         Raises:
-            ValueError: a bad cost, or there is no usage row of the request.
+            ValueError: a bad cost, one more than the ledger can count, or there is no usage row of the request.
             BackendUnavailable: the database cannot be reached.
         """
         nano = nano_of("cost", cost)
@@ -296,7 +305,7 @@ class Ledger:
         while (told := self._owed.take()) is not None:
             delivered = False
             try:
-                await self._write(self._resolving(told))
+                await self._post(partial(self._writing.resolve, told=told, now=self.now()))
                 delivered = True
             except Unreachable:
                 return False
@@ -334,7 +343,7 @@ class Ledger:
 
     async def _post_expired(self, now: int) -> None:
         def post(held: Held) -> Coroutine[Any, Any, bool]:
-            return self._write(partial(self._writing.expire, held=held, now=now))
+            return self._post(partial(self._writing.expire, held=held, now=now))
 
         await post_expired(self.tables.pending, now, self._store.read, post)
 
@@ -348,6 +357,10 @@ class Ledger:
                         self._writing.counting.make_first_row, key=key, currency=missing.currency
                     )
                     await self._store.write(first)
+            except Exception as error:
+                if is_too_much(error):
+                    raise TooMuch from error
+                raise
             else:
                 self._allowed = 0  # the outage is over
                 return done

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import ColumnElement, Select, case, func, or_, select
+from sqlalchemy import Column, ColumnElement, Select, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from earmark.budgets import Budget
@@ -120,9 +120,9 @@ class Reading:
                 *columns,
                 usage.c.currency,
                 func.sum(case((usage.c.revision == 0, 1), else_=0)).label("requests"),
-                func.sum(usage.c.cost).label("cost"),
-                func.sum(usage.c.input_tokens).label("input_tokens"),
-                func.sum(usage.c.output_tokens).label("output_tokens"),
+                *_halves(usage.c.cost),
+                *_halves(usage.c.input_tokens),
+                *_halves(usage.c.output_tokens),
             )
             .where(*which.conditions(self._tables))
             .group_by(*(groups[name] for name in by), usage.c.currency)
@@ -135,11 +135,10 @@ class Reading:
                 names["day"] = moment(names["day"] * SLICE_US).astimezone(place).date()
             group = (*(names.get(name) for name in by), row["currency"])
             had = sums.setdefault(group, [0, 0, None, None])
-            for position, column in enumerate(
-                ("requests", "cost", "input_tokens", "output_tokens")
-            ):
-                if row[column] is not None:
-                    had[position] = (had[position] or 0) + int(row[column])
+            found = [row["requests"], *(_whole(row, column) for column in _SUMMED)]
+            for position, value in enumerate(found):
+                if value is not None:
+                    had[position] = (had[position] or 0) + value
         ordered = sorted(sums, key=lambda group: [(part is not None, part) for part in group])
         return tuple(_summary_line(by, group, sums[group]) for group in ordered)
 
@@ -211,6 +210,23 @@ class Reading:
             )
             for row in (await connection.execute(query)).all()
         ]
+
+
+_SUMMED: Final = ("cost", "input_tokens", "output_tokens")
+_HALF: Final = 2**32
+
+
+def _halves(column: Column[Any]) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    """The sum of a column in two, neither of which can become more than a database's integer holds."""
+    return (
+        func.sum(column // _HALF).label(f"{column.name}_high"),
+        func.sum(column % _HALF).label(f"{column.name}_low"),
+    )
+
+
+def _whole(row: Mapping[Any, Any], name: str) -> int | None:
+    high, low = row[f"{name}_high"], row[f"{name}_low"]
+    return None if high is None else int(high) * _HALF + int(low)
 
 
 def _usage_row(row: Any, keys: list[str]) -> UsageRow:  # noqa: ANN401 - a row

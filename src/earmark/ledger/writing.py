@@ -12,6 +12,7 @@ from sqlalchemy import Dialect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from earmark.core.money import MAX_NANO
 from earmark.core.settlement import UNSENT
 from earmark.errors import RequestIdConflict
 from earmark.ledger.charge import Charge, Resolution
@@ -20,7 +21,7 @@ from earmark.ledger.counting import Count, Counting
 from earmark.ledger.in_postgresql import InPostgreSQL
 from earmark.ledger.in_sqlite import InSQLite
 from earmark.ledger.judging import judge
-from earmark.ledger.periods import interval_of
+from earmark.ledger.periods import ALWAYS, interval_of
 from earmark.ledger.rows import (
     Held,
     entry_row,
@@ -105,11 +106,22 @@ class Writing:
         charge.key, charge.metadata = held.key, held.metadata
         charge.adopted = True
 
-    async def resolve(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
-        """Post what a charge has cost, or give it back; True iff it was open."""
+    async def resolve(
+        self, connection: AsyncConnection, told: Resolution, now: int, *, capped: bool = False
+    ) -> bool:
+        """Post what a charge has cost, or give it back; True iff it was open.
+
+        Args:
+            connection: of the transaction.
+            told: how it is resolved.
+            now: in microseconds.
+            capped: only as much of the cost as the totals can count.
+        """
         charge = told.charge
         if charge.unsaid:
-            return told.verb in UNSENT or await self._post_unsaid(connection, told, now)
+            return told.verb in UNSENT or await self._post_unsaid(
+                connection, told, now, capped=capped
+            )
         if told.verb == "withdraw":
             return await self._withdraw(connection, told, now)
         held = held_by(charge) if charge.placed else await self._pending(connection, charge)
@@ -118,8 +130,9 @@ class Writing:
         elif told.verb == "cancel":
             done = await self._take(connection, held)
         else:
-            done = await self._post(connection, held, told, now, outcome=OUTCOMES[told.verb])
-        return done or await self._resolve_late(connection, told, now)
+            entry = self._entry(held, told, now, OUTCOMES[told.verb])
+            done = await self._post(connection, held, entry, capped=capped)
+        return done or await self._resolve_late(connection, told, now, capped=capped)
 
     async def _withdraw(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
         """Undo a hold whose answer nobody heard, unless somebody else has been given it since (R9)."""
@@ -144,10 +157,13 @@ class Writing:
                 return True
         return await self._resolve_late(connection, told, now)
 
-    async def expire(self, connection: AsyncConnection, held: Held, now: int) -> bool:
+    async def expire(
+        self, connection: AsyncConnection, held: Held, now: int, *, capped: bool = False
+    ) -> bool:
         """Post what a holder that is gone has held, as it stands; False: somebody has resolved it by now."""
         told = Resolution(Charge(held.request_id, held.reservation), "abandon")
-        return await self._post(connection, held, told, now, outcome=EXPIRED)
+        entry = self._entry(held, told, now, EXPIRED)
+        return await self._post(connection, held, entry, capped=capped)
 
     async def correct(self, connection: AsyncConnection, name: str, cost: int, now: int) -> bool:
         """Have a request cost what its bill says; False: it does already.
@@ -205,23 +221,49 @@ class Writing:
         return await self._changes.take(connection, name, who, count) is not None
 
     async def _post(
-        self, connection: AsyncConnection, held: Held, told: Resolution, now: int, *, outcome: str
+        self, connection: AsyncConnection, held: Held, entry: dict[str, Any], *, capped: bool
     ) -> bool:
         """Turn what is pending into what it has cost; False: it is not pending."""
-        entry = self._entry(held, told, now, outcome)
+        if capped:
+            await self._cap(connection, held, entry)
         count = Count(held.keys, held.currency, held.at, entry["cost"], -held.amount)
         name, who = held.request_id, held.reservation
         return await self._changes.post(connection, name, who, entry, count) is not None
 
-    async def _post_unsaid(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
+    async def _post_unsaid(
+        self, connection: AsyncConnection, told: Resolution, now: int, *, capped: bool
+    ) -> bool:
         """Log a request that was admitted while nobody could be asked; its record came with its resolver.
 
         False: a first copy of this message was here, and nobody heard of it.
         """
         held = held_by(told.charge)
         entry = self._entry(held, told, now, OUTCOMES[told.verb])
+        if capped:
+            await self._cap(connection, held, entry)
         count = Count(held.keys, held.currency, held.at, entry["cost"])
         return await self._changes.log(connection, entry, count) is not None
+
+    async def _cap(self, connection: AsyncConnection, held: Held, entry: dict[str, Any]) -> None:
+        """Have an entry cost no more than the totals of its keys can count."""
+        pending, totals = self._tables.pending, self._tables.totals
+        # Locks in their order: the request's own row, and then its keys.
+        mine = select(pending.c.request_id).where(pending.c.request_id == held.request_id)
+        await connection.execute(mine.with_for_update())
+        firsts = (
+            select(totals.c.posted)
+            .where(
+                totals.c.key.in_(held.keys),
+                totals.c.currency == held.currency,
+                totals.c.ends_us == ALWAYS.ends,
+                totals.c.starts_us == ALWAYS.starts,
+            )
+            .order_by(totals.c.id)
+            .with_for_update()
+        )
+        most = MAX_NANO - max((await connection.execute(firsts)).scalars().all(), default=0)
+        if entry["cost"] > most:
+            entry |= {"cost": most, "estimated": True}
 
     def _entry(self, held: Held, told: Resolution, now: int, outcome: str) -> dict[str, Any]:
         """The first entry of a request in the log."""
@@ -235,7 +277,9 @@ class Writing:
             "estimated": cost.estimated,
         }
 
-    async def _resolve_late(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
+    async def _resolve_late(
+        self, connection: AsyncConnection, told: Resolution, now: int, *, capped: bool = False
+    ) -> bool:
         """Nothing is pending: somebody was first, or this is a second copy, or the amount had expired.
 
         What was posted because nobody could be asked stands until somebody says better.
@@ -257,11 +301,16 @@ class Writing:
             "cost": cost - first.cost,
             "resolved_us": now,
         }
-        await self._revise(connection, entries, words)
+        await self._revise(connection, entries, words, capped=capped)
         return True
 
     async def _revise(
-        self, connection: AsyncConnection, entries: Sequence[Any], words: Mapping[str, Any]
+        self,
+        connection: AsyncConnection,
+        entries: Sequence[Any],
+        words: Mapping[str, Any],
+        *,
+        capped: bool = False,
     ) -> None:
         """Add an entry to what the log says of a request."""
         first = entries[0]
@@ -275,5 +324,7 @@ class Writing:
             "revision": entries[-1].revision + 1,
             **words,
         }
-        count = Count(held.keys, held.currency, held.at, words["cost"])
+        if capped:
+            await self._cap(connection, held, entry)
+        count = Count(held.keys, held.currency, held.at, entry["cost"])
         await self._changes.log(connection, entry, count)
