@@ -242,6 +242,31 @@ async def test_c24_a_lost_reply_counts_once(database: Database) -> None:
         await adds_up(ledger)
 
 
+async def test_c24_what_an_allowance_admits_costs_what_it_costs(database: Database) -> None:
+    """C24: held after all, and expired meanwhile for another process: that is undone, and the real cost posted."""
+    async with opened(database, allowance=Decimal(1)) as (limiter, ledger, clock):
+        assert await (await limiter.pre_commit(spend=spend("1"))).cancel()
+        async with deaf(ledger):
+            one = await limiter.pre_commit(request_id="r", spend=spend("1"))
+        assert one.degraded
+        for retry in ledger._retries.values():
+            retry.cancel()
+        clock.advance(3_600)
+        other = database.ledger(clock=clock, timeout=60)
+        assert await other.spent(ALICE) == 1  # which knows no better
+        await other.aclose()
+        assert await one.settle_success(1, cost=usd("0.4"))
+        assert await ledger.spent(ALICE) == usd("0.4")
+        assert ledger.health().lost == 0
+        rows = await ledger.rows(request_id="r")
+        assert [(row.outcome, row.cost) for row in rows] == [
+            ("expired", usd(1)),
+            ("settled", usd("0.4")),
+            ("cancelled", usd(-1)),
+        ]
+        await adds_up(ledger)
+
+
 class Faults:
     """Fails at the step with this number, counted from when it is set: before a statement, after it, at a commit."""
 

@@ -66,8 +66,6 @@ def is_outage(error: BaseException) -> bool:
 
 def asks_again(error: BaseException) -> bool:
     """Whether the same transaction may succeed at once."""
-    if isinstance(error, Again):
-        return True
     return isinstance(error, DBAPIError) and _state(error.orig) in _AGAIN_STATES
 
 

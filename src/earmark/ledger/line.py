@@ -29,7 +29,7 @@ class Line:
     """The writer of one event loop.
 
     Args:
-        engine: of a SQLite database.
+        engine: of a SQLite database, whose driver begins no transaction by itself: it would be of a weaker kind.
         timeout: seconds that a commit, with all that is in it, may take.
     """
 
@@ -117,9 +117,7 @@ class Line:
 
     async def _connected(self) -> AsyncConnection:
         if self._connection is None:
-            # The driver begins no transaction by itself then, of which it would have a weaker kind.
             self._connection = await self._engine.connect()
-            await self._connection.execution_options(isolation_level="AUTOCOMMIT")
         return self._connection
 
     async def _disconnect(self) -> None:

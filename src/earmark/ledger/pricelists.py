@@ -77,6 +77,9 @@ class PriceList:
             read: Any = tomllib.loads(text, parse_float=Decimal)
         else:
             read = json.loads(text, parse_float=Decimal)
+        if not isinstance(read, dict) or not isinstance(read.get("models", {}), dict):
+            msg = f"{path}: a price list is a mapping, and so are its models"
+            raise ValueError(msg)  # noqa: TRY004 - one error for whatever a file has in it
         strange = set(read) - {"models", "version", "currency", "default"}
         if strange or "models" not in read:
             found = ", ".join(sorted(read)) or "nothing"
@@ -131,7 +134,7 @@ class LiteLLMPrices:
     def price(self, model: str, at: datetime) -> Price | None:
         """What a model costs."""
         entry = self._prices.get(model)
-        if entry is None or entry.get("input_cost_per_token") is None:
+        if entry is None or not _is_priced(entry):
             return self._default.price(model, at)
         steps = [
             int(name.removeprefix(_ABOVE).removesuffix("k_tokens"))
@@ -156,6 +159,13 @@ _LITELLM: Final = {
     "cache_write": "cache_creation_input_token_cost",
     "reasoning": "output_cost_per_reasoning_token",
 }
+
+
+def _is_priced(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry says what tokens cost, those that it generates too: an embedding generates none."""
+    generates = entry.get("mode") in {"chat", "completion", "responses"}
+    needed = ["input_cost_per_token", *(["output_cost_per_token"] if generates else [])]
+    return all(entry.get(field) is not None for field in needed)
 
 
 def _litellm_rates(model: str, entry: Mapping[str, Any], suffix: str) -> Rates:
@@ -250,20 +260,37 @@ def _dated(
     currency: str,
 ) -> tuple[_Dated, ...]:
     """What is stated for a model."""
-    several = [stated] if isinstance(stated, Mapping) else list(stated)
+    several: list[Any] = [stated]
+    if isinstance(stated, Sequence) and not isinstance(stated, str):
+        several = list(stated)
     found: list[_Dated] = []
     for number, one in enumerate(several):
-        place = f"{model}" if isinstance(stated, Mapping) else f"{model}[{number}]"
+        place = f"{model}[{number}]" if several[0] is not stated else model
+        if not isinstance(one, Mapping):
+            msg = f"{place} must be a mapping of rates, not {one!r}"
+            raise ValueError(msg)  # noqa: TRY004 - one error for whatever a file has in it
         strange = set(one) - set(_RATES) - _MORE
         if strange:
             msg = f"{place}: no price has {', '.join(sorted(map(repr, strange)))}"
             raise ValueError(msg)
-        long = tuple(
-            (int(above), _rates(f"{place}.long[{above}]", {**one, **rates}))
-            for above, rates in one.get("long", {}).items()
-        )
+        long = _long(f"{place}.long", one)
         price = Price(_rates(place, one), str(one.get("version", version)), currency, long)
         found.append(_Dated(price, _moment(place, one, "from"), _moment(place, one, "until")))
+    return tuple(found)
+
+
+def _long(place: str, stated: Mapping[str, Any]) -> tuple[tuple[int, Rates], ...]:
+    """Numbers of input tokens, and the rates beyond them: those that are not stated stay."""
+    steps: Any = stated.get("long", {})
+    if not isinstance(steps, Mapping):
+        msg = f"{place} must be a mapping of input tokens to rates, not {steps!r}"
+        raise ValueError(msg)  # noqa: TRY004 - as above
+    found: list[tuple[int, Rates]] = []
+    for above, rates in steps.items():
+        if not str(above).isdecimal() or not isinstance(rates, Mapping):
+            msg = f"{place} must be a mapping of input tokens to rates, not {above!r}: {rates!r}"
+            raise ValueError(msg)
+        found.append((int(above), _rates(f"{place}[{above}]", {**stated, **rates})))
     return tuple(found)
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from earmark.ledger.failures import asks_again, is_outage
+from earmark.ledger.failures import Again, asks_again, is_outage
 from earmark.ledger.line import Line, Work
 from earmark.ledger.statements import dialect_of
 from earmark.shielding import in_trio
@@ -55,6 +55,7 @@ class _Place(NamedTuple):
     """What one event loop has."""
 
     engine: AsyncEngine
+    writer: AsyncEngine  # the same, for what writes
     line: Line | None
     turns: asyncio.Semaphore  # who waits for its turn waits for no answer: a queue is no outage
 
@@ -106,7 +107,7 @@ class Store:
         place = self._place()
         if place.line is not None:
             return await self._answered(place, place.line.run, work, patient=patient)
-        return await self._answered(place, partial(_run, place.engine), work, patient=patient)
+        return await self._answered(place, partial(_run, place.writer), work, patient=patient)
 
     async def read(self, work: Work[Result], *, patient: bool = False) -> Result:
         """Run work that changes nothing, on what was committed at one moment.
@@ -186,8 +187,11 @@ class Store:
             engine = create_async_engine(self._url)
             prepare = self._prepare_sqlite if self._is_sqlite else self._prepare_postgresql
             event.listen(engine.sync_engine, "connect", prepare)
-        line = Line(engine, self._timeout) if self._is_sqlite else None
-        return _Place(engine, line, asyncio.Semaphore(_AT_ONCE))
+        # Each statement is to see what was committed before it, whatever a server's default is. It costs no message.
+        level = "AUTOCOMMIT" if self._is_sqlite else "READ COMMITTED"
+        writer = engine.execution_options(isolation_level=level)
+        line = Line(writer, self._timeout) if self._is_sqlite else None
+        return _Place(engine, writer, line, asyncio.Semaphore(_AT_ONCE))
 
     def _prepare_sqlite(self, connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
         """A SQLite connection: readers beside the writer, commits that a power cut leaves, patience with others."""
@@ -211,15 +215,15 @@ class Store:
 
 async def _run(engine: AsyncEngine, work: Work[Result]) -> Result:
     """Run work in a transaction of PostgreSQL's; once more where that is what its server, or the work, asks for."""
-    # Each statement is to see what was committed before it, whatever a server's default is. It costs no message.
-    engine = engine.execution_options(isolation_level="READ COMMITTED")
     tries = 0
     while True:
-        tries += 1
         try:
             async with engine.begin() as connection:
                 return await work(connection)
+        except Again:  # somebody else has got on
+            continue
         except Exception as error:
+            tries += 1
             if tries == _TRIES or not asks_again(error):
                 raise
 

@@ -18,6 +18,7 @@ from earmark.errors import RequestIdConflict
 from earmark.ledger.charge import Charge, Resolution
 from earmark.ledger.costing import posted
 from earmark.ledger.counting import Count, Counting
+from earmark.ledger.failures import Again
 from earmark.ledger.in_postgresql import InPostgreSQL
 from earmark.ledger.in_sqlite import InSQLite
 from earmark.ledger.judging import judge
@@ -96,8 +97,8 @@ class Writing:
             .returning(*pending.c)
         )
         row = (await connection.execute(mark)).one_or_none()
-        if row is None:  # it was resolved a moment ago
-            raise RequestIdConflict(charge.request_id)
+        if row is None:  # it was resolved a moment ago: the id is free
+            raise Again
         held = held_of(row)
         mine = (charge.keys, charge.model, charge.currency, charge.amount)
         if mine != (held.keys, held.model, held.currency, held.amount):
