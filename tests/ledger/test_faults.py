@@ -1,8 +1,7 @@
-"""A database that is away, fails half-way, or does not say what it has done; and callers who are cancelled."""
+"""A database that is away, fails half-way, or does not say what it has done."""
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiosqlite
-import anyio
 import pytest
 from sqlalchemy import event
 
@@ -371,107 +369,6 @@ async def test_c25_a_hold_that_fails_half_way_holds_nothing(
                 await reservation.cancel()
                 break
         assert failing > 3
-
-
-@pytest.mark.parametrize("kind", ["task", "scope"])
-async def test_r16_a_cancelled_admission_leaves_nothing(database: Database, kind: str) -> None:
-    """R16: cancelled after any number of turns of the loop, of both kinds: nothing was taken, or it is the caller's."""
-    async with opened(database) as (limiter, ledger, _):
-        async with await limiter.pre_commit(SCOPE, spend=spend("1")):
-            pass
-        finished = 0
-        turns = 0
-        while finished < 2:
-            turns += 1
-            made: list[Any] = []
-
-            async def ask() -> None:
-                made.append(await limiter.pre_commit(SCOPE, spend=spend("1")))  # noqa: B023
-
-            await _cancelled_after(turns, ask, kind)
-            if made:
-                finished += 1
-                await made[0].cancel()
-            assert await used(limiter) == [1, 0]
-            standing = await ledger.standing(ALICE)
-            assert (standing.spent, standing.pending) == (usd(1), usd(0))
-            turns += turns // 8
-        await adds_up(ledger)
-
-
-async def test_r16_an_admission_that_outlives_its_caller_undoes_itself(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """R16: a caller waits a while for what it began; what goes on without it gives back what it then gets."""
-    monkeypatch.setattr("earmark.shielding.PATIENCE", 0)
-    async with opened(database) as (limiter, ledger, _):
-        write, go_on, began = ledger._store.write, asyncio.Event(), asyncio.Event()
-
-        async def slow(*arguments: Any, **options: Any) -> Any:
-            if not began.is_set():  # the hold, which what undoes it overtakes
-                began.set()
-                await go_on.wait()
-            return await write(*arguments, **options)
-
-        ledger._store.write = slow  # type: ignore[method-assign]
-        task = asyncio.ensure_future(limiter.pre_commit(SCOPE, spend=spend("1")))
-        await began.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        left = {other for other in asyncio.all_tasks() if "Ledger._hold" in repr(other)}
-        assert left
-        go_on.set()
-        await asyncio.wait(left)
-        assert await used(limiter) == [0, 0]
-        assert (await ledger.standing(ALICE)).pending == 0
-        await adds_up(ledger)
-
-
-@pytest.mark.parametrize("kind", ["task", "scope"])
-async def test_r16_a_settlement_that_has_begun_finishes(database: Database, kind: str) -> None:
-    """R16: cancelled after any number of turns: the money is posted once, or the reservation is open still."""
-    async with opened(database) as (limiter, ledger, _):
-        due = Decimal(0)
-        finished = 0
-        turns = 0
-        while finished < 2:
-            turns += 1
-            reservation = await limiter.pre_commit(SCOPE, spend=spend("1"))
-            won: list[bool] = []
-
-            async def settle() -> None:
-                won.append(await reservation.settle_success(1, cost=usd("0.01")))  # noqa: B023
-
-            await _cancelled_after(turns, settle, kind)
-            finished += bool(won)
-            if reservation.state == "open":
-                await reservation.cancel()
-            else:
-                due += usd("0.01")
-            standing = await ledger.standing(ALICE)
-            assert (standing.spent, standing.pending) == (due, usd(0))
-            await limiter.reset(SCOPE)
-            turns += turns // 8
-        assert due
-        await adds_up(ledger)
-
-
-async def _cancelled_after(turns: int, work: Callable[[], Any], kind: str) -> None:
-    """Run work, and cancel it once the loop has turned so often."""
-    if kind == "task":
-        task = asyncio.ensure_future(work())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled() or task.exception() is None
-    else:
-        async with anyio.create_task_group() as group:
-            group.start_soon(work)
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            group.cancel_scope.cancel()
 
 
 async def test_what_does_not_fit_the_outbox_is_lost_aloud(

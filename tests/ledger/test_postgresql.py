@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from earmark import BackendUnavailable, BudgetExceeded, Limiter, Limits, Scope
 from earmark.ledger import Budget, Ledger, Spend
+from earmark.ledger.charge import Charge
 from earmark.ledger.store import Unreachable
 from tests import ledgers
 from tests.ledgers import NOON, Database, adds_up, opened, usd
@@ -217,6 +218,36 @@ async def test_two_bills_at_once_are_both_counted(server: Database) -> None:
         rows = await ledger.rows(request_id="r")
         assert [row.revision for row in rows] == list(range(7))
         assert await ledger.spent(ALICE) in costs
+        await adds_up(ledger)
+
+
+async def test_who_waits_while_a_period_begins_counts_in_it(
+    server: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement does not see what was made while it waited for a lock: it finds out, and is run again."""
+    monthly, daily = Budget("k", None, "monthly"), Budget("k", None, "daily")
+    async with opened(server) as (limiter, ledger, _):
+        async with await limiter.pre_commit(spend=Spend((monthly,), None, usd(1))):
+            pass
+        hold, began, go_on = ledger._writing.hold, asyncio.Event(), asyncio.Event()
+
+        async def slow(connection: AsyncConnection, charge: Charge) -> None:
+            await hold(connection, charge)
+            if charge.request_id == "first":
+                began.set()
+                await go_on.wait()
+
+        monkeypatch.setattr(ledger._writing, "hold", slow)
+        first = asyncio.ensure_future(
+            limiter.pre_commit(request_id="first", spend=Spend((daily,), None, usd(1)))
+        )
+        await began.wait()
+        second = asyncio.ensure_future(limiter.pre_commit(spend=Spend((monthly,), None, usd(2))))
+        await _until_one_waits(server)
+        go_on.set()
+        for reservation in (await first, await second):
+            assert await reservation.close_reserved_only()
+        assert await ledger.spent(daily) == 4
         await adds_up(ledger)
 
 
