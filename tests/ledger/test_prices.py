@@ -158,7 +158,7 @@ def test_a_list_from_a_file(tmp_path: Path) -> None:
         PriceList.from_file(one)
     for strange in ("[]", "5", '{"models": []}', '{"models": {"a": {"input": NaN, "output": 1}}}'):
         one.write_text(strange)
-        with pytest.raises(ValueError, match=r"is a mapping|a.input"):
+        with pytest.raises(ValueError, match=r"must be a mapping|a.input"):
             PriceList.from_file(one)
 
 

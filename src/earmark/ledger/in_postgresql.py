@@ -63,7 +63,7 @@ class InPostgreSQL(Changes):
         """A line for each key that an entry counts in."""
         lines = self.tables.lines
         named: Any = func.unnest(_KEYS).column_valued("named")
-        of_each: Select[Any] = select(
+        of_each = select(
             entry.c.id,
             named,
             given("unit", lines.c.currency.type),

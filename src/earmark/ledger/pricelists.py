@@ -77,15 +77,14 @@ class PriceList:
             read: Any = tomllib.loads(text, parse_float=Decimal)
         else:
             read = json.loads(text, parse_float=Decimal)
-        if not isinstance(read, dict) or not isinstance(read.get("models", {}), dict):
-            msg = f"{path}: a price list is a mapping, and so are its models"
-            raise ValueError(msg)  # noqa: TRY004 - one error for whatever a file has in it
-        strange = set(read) - {"models", "version", "currency", "default"}
-        if strange or "models" not in read:
-            found = ", ".join(sorted(read)) or "nothing"
+        listed = _mapping(f"{path}", read)
+        strange = set(listed) - {"models", "version", "currency", "default"}
+        if strange or "models" not in listed:
+            found = ", ".join(sorted(listed)) or "nothing"
             msg = f"{path}: a price list has models, and may have version, currency and default; this has {found}"
             raise ValueError(msg)
-        return cls(read.pop("models"), **read)
+        models = _mapping(f"{path}: models", listed.pop("models"))
+        return cls(models, **listed)
 
     def price(self, model: str, at: datetime) -> Price | None:
         """What a model costs at a moment."""
@@ -260,15 +259,12 @@ def _dated(
     currency: str,
 ) -> tuple[_Dated, ...]:
     """What is stated for a model."""
-    several: list[Any] = [stated]
+    several: list[tuple[str, Any]] = [(model, stated)]
     if isinstance(stated, Sequence) and not isinstance(stated, str):
-        several = list(stated)
+        several = [(f"{model}[{number}]", one) for number, one in enumerate(stated)]
     found: list[_Dated] = []
-    for number, one in enumerate(several):
-        place = f"{model}[{number}]" if several[0] is not stated else model
-        if not isinstance(one, Mapping):
-            msg = f"{place} must be a mapping of rates, not {one!r}"
-            raise ValueError(msg)  # noqa: TRY004 - one error for whatever a file has in it
+    for place, said in several:
+        one = _mapping(place, said)
         strange = set(one) - set(_RATES) - _MORE
         if strange:
             msg = f"{place}: no price has {', '.join(sorted(map(repr, strange)))}"
@@ -279,18 +275,22 @@ def _dated(
     return tuple(found)
 
 
+def _mapping(place: str, found: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever stands there
+    if isinstance(found, Mapping):
+        return dict(cast("Mapping[str, Any]", found))
+    msg = f"{place} must be a mapping, not {found!r}"
+    raise ValueError(msg)
+
+
 def _long(place: str, stated: Mapping[str, Any]) -> tuple[tuple[int, Rates], ...]:
     """Numbers of input tokens, and the rates beyond them: those that are not stated stay."""
-    steps: Any = stated.get("long", {})
-    if not isinstance(steps, Mapping):
-        msg = f"{place} must be a mapping of input tokens to rates, not {steps!r}"
-        raise ValueError(msg)  # noqa: TRY004 - as above
     found: list[tuple[int, Rates]] = []
-    for above, rates in steps.items():
-        if not str(above).isdecimal() or not isinstance(rates, Mapping):
-            msg = f"{place} must be a mapping of input tokens to rates, not {above!r}: {rates!r}"
+    for above, rates in _mapping(place, stated.get("long", {})).items():
+        if not str(above).isdecimal():
+            msg = f"{place} must be a mapping of input tokens to rates, not of {above!r}"
             raise ValueError(msg)
-        found.append((int(above), _rates(f"{place}[{above}]", {**stated, **rates})))
+        step = f"{place}[{above}]"
+        found.append((int(above), _rates(step, {**stated, **_mapping(step, rates)})))
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import BindParameter, Dialect, Select, Table, bindparam
+from sqlalchemy import BindParameter, Dialect, SelectBase, Table, bindparam
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import UpdateBase
@@ -52,7 +52,7 @@ class Statement:
         dialect: whose words it is put into.
     """
 
-    def __init__(self, core: Select[Any] | UpdateBase, dialect: Dialect) -> None:
+    def __init__(self, core: SelectBase | UpdateBase, dialect: Dialect) -> None:
         compiled: Any = core.compile(dialect=dialect)
         self._text: Final = str(compiled)
         self._fixed: Final = {
