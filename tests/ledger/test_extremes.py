@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from earmark import BackendUnavailable, Limiter, Limits, Reservation, Scope, Usage
+from earmark import BackendUnavailable, BudgetExceeded, Limiter, Limits, Reservation, Scope, Usage
 from earmark.core.money import MAX_NANO, decimal_of
 from earmark.ledger import Budget, Ledger, Spend
 from tests import ledgers
@@ -64,6 +64,22 @@ async def test_r12_more_than_can_be_held_is_an_error(database: Database) -> None
         assert await held.cancel()
         async with await limiter.pre_commit(SCOPE, spend=Spend((TEAM,), None, usd(1))):
             pass
+        await adds_up(ledger)
+
+
+async def test_currencies_are_never_added_up(database: Database) -> None:
+    """A key has money of each currency apart: in its budgets, in the sums, and in what the log says."""
+    dollars, euros = (Budget("k", usd(2), "total", currency=name) for name in ("USD", "EUR"))
+    async with opened(database) as (limiter, ledger, _):
+        for budget, cost in ((dollars, "1.5"), (euros, "1.25")):
+            one = await limiter.pre_commit(spend=Spend((budget,), None, usd(1)))
+            assert await one.settle_success(1, cost=usd(cost))
+        assert await ledger.spent(dollars) == usd("1.5")
+        assert await ledger.spent(euros) == usd("1.25")
+        found = {line.currency: line.cost for line in await ledger.summary("k", by=("day",))}
+        assert found == {"USD": usd("1.5"), "EUR": usd("1.25")}
+        with pytest.raises(BudgetExceeded):
+            await limiter.pre_commit(spend=Spend((dollars,), None, usd("0.6")))
         await adds_up(ledger)
 
 
