@@ -12,6 +12,7 @@ import pytest
 
 from earmark import Limiter, Limits, Scope
 from earmark.ledger import Budget, Spend
+from earmark.ledger.store import Unreachable
 from tests.ledgers import Database, adds_up, opened, usd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -110,6 +111,32 @@ async def test_r16_a_settlement_that_has_begun_finishes(database: Database, kind
             turns += turns // 8
         assert due
         await adds_up(ledger)
+
+
+async def test_r9_what_is_under_way_when_a_ledger_closes_is_delivered(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R9: who closes stops what is retried, and tells the database itself: nothing is dropped silently."""
+    monkeypatch.setattr("earmark.ledger.ledger.PAUSE", 0)
+    async with opened(database) as (limiter, ledger, _):
+        one = await limiter.pre_commit(SCOPE, spend=spend("1"))
+        write, began = ledger._store.write, asyncio.Event()
+
+        async def away(*_arguments: Any, **_options: Any) -> Any:
+            raise Unreachable(None, asked=True)
+
+        async def stuck(*_arguments: Any, **_options: Any) -> Any:
+            began.set()
+            await asyncio.Event().wait()
+
+        ledger._store.write = away  # type: ignore[method-assign]
+        assert await one.settle_success(1, cost=usd("0.3"))
+        ledger._store.write = stuck  # type: ignore[method-assign]
+        await began.wait()
+        ledger._store.write = write  # type: ignore[method-assign]
+        await ledger.aclose()
+        assert ledger.health().owed == 0
+        assert await ledger.spent(ALICE) == usd("0.3")
 
 
 async def _cancelled_after(turns: int, work: Callable[[], Any], kind: str) -> None:

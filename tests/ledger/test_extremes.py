@@ -12,7 +12,7 @@ from earmark import BackendUnavailable, BudgetExceeded, Limiter, Limits, Reserva
 from earmark.core.money import MAX_NANO, decimal_of
 from earmark.ledger import Budget, Ledger, Spend
 from tests import ledgers
-from tests.ledgers import NOON, PRICES, Database, adds_up, opened, usd
+from tests.ledgers import NOON, PRICES, Database, adds_up, deliver, opened, usd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -155,8 +155,7 @@ async def test_a_disk_that_is_full_is_an_outage(full: Database) -> None:
         assert (await limiter.peek(SCOPE))[0]["requests"].used == used
         assert ledger.health().owed
         await _room(ledger, 1_000)
-        ledger._store._down_until = 0
-        assert await ledger.deliver()
+        await deliver(ledger)
         assert [row.cost for row in await ledger.rows()] == [usd("0.5")] * used
         assert ledger.health().lost == 0
         assert (await ledger.standing(TEAM)).pending == 0

@@ -19,7 +19,7 @@ from earmark.ledger.line import Work
 from earmark.ledger.statements import Statement
 from earmark.ledger.store import Unreachable
 from tests import ledgers
-from tests.ledgers import PRICES, Database, adds_up, only_row, opened, usd
+from tests.ledgers import PRICES, Database, adds_up, deliver, only_row, opened, usd, wake
 from tests.postgres import PostgresServer, postgres_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -77,11 +77,6 @@ async def used(limiter: Limiter) -> list[int]:
     return [limit.used for limit in (await limiter.peek(SCOPE))[0].limits]
 
 
-def wake(ledger: Ledger) -> None:
-    """Have it ask again at once."""
-    ledger._store._down_until = 0
-
-
 async def test_an_outage_at_admission_is_closed(breaking: Any) -> None:
     """Closed by default: BackendUnavailable, the limits have what they gave, and the next request is asked for anew."""
     database, away = breaking
@@ -93,7 +88,7 @@ async def test_an_outage_at_admission_is_closed(breaking: Any) -> None:
             assert await used(limiter) == [0, 0]
             assert not ledger.health().available
             assert ledger.health().owed <= 1  # it was asked once, and may have held
-        wake(ledger)
+        await wake(ledger)
         async with await limiter.pre_commit(SCOPE, spend=spend("1")):
             assert (await ledger.standing(ALICE)).pending == 1
         assert ledger.health().available
@@ -114,7 +109,7 @@ async def test_an_outage_at_settlement_is_owed_and_delivered_once(breaking: Any)
             assert await other.cancel()
             assert await used(limiter) == [1, 0]
             assert ledger.health().owed == 2
-        wake(ledger)
+        await wake(ledger)
         assert await ledger.spent(ALICE) == usd(
             "0.28"
         )  # whoever asks it has what it is owed delivered
@@ -151,8 +146,7 @@ async def test_a_server_that_hangs_is_an_outage(breakable: PostgresServer) -> No
             assert await used(limiter) == [1, 0]
         finally:
             breakable.thaw()
-        wake(ledger)
-        assert await ledger.deliver()
+        await deliver(ledger)
         standing = await ledger.standing(ALICE)
         assert (standing.spent, standing.pending) == (usd("0.3"), usd(0))
         assert len(await ledger.rows()) == 1
@@ -185,11 +179,11 @@ async def test_an_allowance_is_what_an_outage_may_admit(breaking: Any) -> None:
                 one.token()
             assert await one.settle_success(1, cost=usd("0.4"))
             assert await two.cancel()
-        wake(ledger)
+        await wake(ledger)
         assert await ledger.spent(ALICE) == usd("0.4")
         row = await only_row(ledger)
         assert (row.request_id, row.cost, row.model) == ("one", usd("0.4"), "big")
-        assert await ledger.deliver()
+        await deliver(ledger)
         await adds_up(ledger)
         with pytest.raises(BudgetExceeded):
             await limiter.pre_commit(SCOPE, spend=spend("9.7"))
@@ -232,7 +226,7 @@ async def test_c24_a_lost_reply_counts_once(database: Database) -> None:
             assert await two.cancel()
             assert await three.close_reserved_only()
         assert ledger.health().owed == 4
-        assert await ledger.deliver()
+        await deliver(ledger)
         assert ledger.health().lost == 0
         standing = await ledger.standing(ALICE)
         assert (standing.spent, standing.pending) == (usd("1.3"), usd(0))
@@ -384,7 +378,7 @@ async def test_what_does_not_fit_the_outbox_is_lost_aloud(
             assert await two.settle_success(1, cost=usd("0.1"))
         assert (ledger.health().owed, ledger.health().lost) == (1, 1)
         assert "'two'" in caplog.text
-        wake(ledger)
+        await wake(ledger)
         clock.advance(3_601)
         rows = {row.request_id: (row.cost, row.outcome) for row in await ledger.rows()}
         assert rows == {"one": (usd("0.1"), "settled"), "two": (usd(2), "expired")}

@@ -19,7 +19,7 @@ from earmark.ledger import Budget, Ledger, Spend
 from earmark.ledger.charge import Charge
 from earmark.ledger.store import Unreachable
 from tests import ledgers
-from tests.ledgers import NOON, Database, adds_up, opened, usd
+from tests.ledgers import NOON, Database, adds_up, deliver, opened, usd, wake
 from tests.postgres import PostgresServer, postgres_server
 from tests.servers import HOST
 
@@ -122,11 +122,6 @@ def spend(estimate: str) -> Spend:
     return Spend((ALICE, TEAM), None, usd(estimate))
 
 
-def wake(ledger: Ledger) -> None:
-    """Have it ask again at once."""
-    ledger._store._down_until = 0
-
-
 @pytest.mark.parametrize("deaf", [False, True], ids=["unsent", "unheard"])
 async def test_c24_c25_a_connection_that_is_cut_at_any_message(
     server: Database, deaf: bool
@@ -157,8 +152,7 @@ async def test_c24_c25_a_connection_that_is_cut_at_any_message(
                 else:
                     due += usd("0.3") * (verb == "settle")
                 untouched, proxy.cut_at = proxy.cut_at, 0
-                wake(ledger)
-                assert await ledger.deliver()
+                await deliver(ledger)
                 if verb == "hold" and reservation.state == "open":
                     assert await reservation.cancel()
                 standing = await ledger.standing(ALICE)
@@ -182,12 +176,12 @@ async def test_r9_a_hold_whose_commit_comes_late_is_undone(server: Database) -> 
         with pytest.raises(BackendUnavailable):
             await limiter.pre_commit(SCOPE, spend=spend("1"))
         assert proxy.stalled.is_set()
-        wake(ledger)
+        await wake(ledger)
         ledger._store._timeout = 60
-        undone = asyncio.ensure_future(ledger.deliver())
+        undone = asyncio.ensure_future(deliver(ledger))
         await _until_one_waits(server)
         proxy.go_on.set()
-        assert await undone
+        await undone
         standing = await ledger.standing(ALICE)
         assert (standing.spent, standing.pending) == (usd(1), usd(0))
         assert len(await ledger.rows()) == 1
@@ -300,7 +294,7 @@ async def test_a_process_that_stands_still_gives_its_locks_up(server: Database) 
         with pytest.raises(Unreachable):
             await ledger._store.write(stands_still)
         assert found
-        wake(ledger)
+        await wake(ledger)
         assert await ledger.spent(ALICE) == 3
 
 
@@ -329,8 +323,7 @@ async def test_a_server_that_is_killed(anyio_backend: str) -> None:
             await asyncio.gather(*(caller(number) for number in range(4)))
             assert 0 < len(told) < 24
             server.start()
-            wake(ledger)
-            assert await ledger.deliver()
+            await deliver(ledger)
             rows = await ledger.rows()
             assert {row.request_id: row.cost for row in rows} == told
             assert len(rows) == len(told)

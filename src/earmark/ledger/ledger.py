@@ -321,6 +321,7 @@ class Ledger:
         retry = self._retries.pop(asyncio.get_running_loop(), None)
         if retry is not None:
             retry.cancel()
+            await asyncio.wait([retry], timeout=CLOSING_SECONDS)  # what it was at is owed again
         if self._owed.deliverable:
             try:
                 async with asyncio.timeout(CLOSING_SECONDS):
