@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from earmark import (
+    BackendUnavailable,
     BudgetExceeded,
     Limiter,
     Limits,
@@ -16,7 +19,9 @@ from earmark import (
     Usage,
 )
 from earmark.ledger import Budget, Spend
-from tests.ledgers import PRICES, Database, adds_up, only_row, opened, usd
+from earmark.ledger.line import Work
+from earmark.ledger.store import Unreachable
+from tests.ledgers import PRICES, Database, adds_up, deliver, only_row, opened, usd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 ALICE = Budget("user:alice", usd(10), "monthly")
@@ -116,6 +121,36 @@ async def test_r9_two_processes_with_one_id_hold_once(database: Database) -> Non
             assert (await ledger.standing(ALICE)).pending == 1
             assert await theirs.settle_success(1, cost=usd("0.7"))
             assert not await mine.settle_success(1, cost=usd("0.9"))
+        assert (await only_row(ledger)).cost == usd("0.7")
+        await adds_up(ledger)
+
+
+async def test_r9_an_adoption_that_is_cut_off_undoes_nothing_of_anothers(
+    database: Database,
+) -> None:
+    """R9: whoever asks for an open id, and does not hear whether it was given it, has nothing to take back."""
+    async with opened(database) as (limiter, ledger, clock):
+        theirs = await limiter.pre_commit(request_id="r", spend=spend("1"))
+        mine = database.ledger(clock=clock, timeout=60)
+        async with Limiter(ledger=mine, prices=PRICES) as other:
+            write = mine._store.write
+
+            async def cut(work: Work[Any]) -> Any:
+                async def undone(connection: AsyncConnection) -> None:
+                    await work(connection)
+                    raise LookupError
+
+                with pytest.raises(LookupError):
+                    await write(undone)
+                raise Unreachable(None, asked=True)
+
+            mine._store.write = cut  # type: ignore[assignment, method-assign]
+            with pytest.raises(BackendUnavailable):
+                await other.pre_commit(request_id="r", spend=spend("1"))
+            mine._store.write = write  # type: ignore[method-assign]
+            await deliver(mine)
+        assert (await ledger.standing(ALICE)).pending == 1
+        assert await theirs.settle_success(1, cost=usd("0.7"))
         assert (await only_row(ledger)).cost == usd("0.7")
         await adds_up(ledger)
 

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from earmark import BackendUnavailable, BudgetExceeded, Limiter, Limits, Scope
 from earmark.ledger import Budget, Ledger, Spend
 from earmark.ledger.charge import Charge
+from earmark.ledger.rows import Held
 from earmark.ledger.store import Unreachable
 from tests import ledgers
 from tests.ledgers import NOON, Database, adds_up, deliver, opened, usd, wake
@@ -225,11 +226,12 @@ async def test_who_waits_while_a_period_begins_counts_in_it(
             pass
         hold, began, go_on = ledger._writing.hold, asyncio.Event(), asyncio.Event()
 
-        async def slow(connection: AsyncConnection, charge: Charge) -> None:
-            await hold(connection, charge)
+        async def slow(connection: AsyncConnection, charge: Charge) -> Held | None:
+            found = await hold(connection, charge)
             if charge.request_id == "first":
                 began.set()
                 await go_on.wait()
+            return found
 
         monkeypatch.setattr(ledger._writing, "hold", slow)
         first = asyncio.ensure_future(

@@ -32,7 +32,7 @@ from earmark.ledger.line import Work
 from earmark.ledger.owed import Owed
 from earmark.ledger.periods import END, interval_of, moment
 from earmark.ledger.reading import By, Filter, Reading
-from earmark.ledger.rows import Held
+from earmark.ledger.rows import Held, adopt
 from earmark.ledger.store import PAUSE, Store, Unreachable
 from earmark.ledger.tables import Tables
 from earmark.ledger.writing import Writing
@@ -143,14 +143,17 @@ class Ledger:
             raise
 
     async def _hold(self, charge: Charge) -> None:
+        undoing = _withdrawal(charge)  # by the name that it has now: it may adopt what is another's
         try:
-            await self._write(partial(self._writing.hold, charge=charge))
+            held = await self._write(partial(self._writing.hold, charge=charge))
         except Unreachable as outage:
             if outage.asked:  # it may have been held
-                self._owe(_withdrawal(charge))
+                self._owe(undoing)
             raise
+        if held is not None:
+            adopt(charge, held)
         if charge.gone:  # and has waited as long as it could
-            await self.resolve(_withdrawal(charge))
+            await self.resolve(undoing)
 
     def _admit_unsaid(self, charge: Charge, outage: Unreachable) -> None:
         """Admit without the database, as far as the allowance goes."""

@@ -62,6 +62,13 @@ def held_of(row: Any) -> Held:  # noqa: ANN401 - a row
     )
 
 
+def adopt(charge: Charge, held: Held) -> None:
+    """Have a charge be what was pending under its request id before (R9)."""
+    charge.reservation, charge.at, charge.price = held.reservation, held.at, held.price
+    charge.key, charge.metadata = held.key, held.metadata
+    charge.adopted = True
+
+
 def held_by(charge: Charge) -> Held:
     """What is known of a charge that no pending row is of."""
     return Held(

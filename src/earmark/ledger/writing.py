@@ -66,8 +66,8 @@ class Writing:
         self._changes = changes(tables, dialect, self.counting)
         self._insert = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
 
-    async def hold(self, connection: AsyncConnection, charge: Charge) -> None:
-        """Set a charge's amount aside, or take over what is pending under its request id.
+    async def hold(self, connection: AsyncConnection, charge: Charge) -> Held | None:
+        """Set a charge's amount aside; or return what is pending under its request id, which is its from then on.
 
         Raises:
             BudgetExceeded: a budget has no room.
@@ -77,8 +77,7 @@ class Writing:
         row = pending_row(charge, charge.at + self._expiry_us)
         totals = await self._changes.put(connection, row, count)
         if totals is None:
-            await self._adopt(connection, charge)
-            return
+            return await self._adopt(connection, charge)
         for budget in charge.budgets:
             interval = interval_of(budget, charge.at)
             if (budget.key, interval) not in totals:
@@ -86,8 +85,9 @@ class Writing:
                     connection, budget.key, charge.currency, interval
                 )
         judge(charge, totals)
+        return None
 
-    async def _adopt(self, connection: AsyncConnection, charge: Charge) -> None:
+    async def _adopt(self, connection: AsyncConnection, charge: Charge) -> Held:
         """The request id is open: the same request has come before, through another process it may be."""
         pending = self._tables.pending
         mark = (
@@ -103,9 +103,7 @@ class Writing:
         mine = (charge.keys, charge.model, charge.currency, charge.amount)
         if mine != (held.keys, held.model, held.currency, held.amount):
             raise RequestIdConflict(charge.request_id)
-        charge.reservation, charge.at, charge.price = held.reservation, held.at, held.price
-        charge.key, charge.metadata = held.key, held.metadata
-        charge.adopted = True
+        return held
 
     async def resolve(
         self, connection: AsyncConnection, told: Resolution, now: int, *, capped: bool = False
