@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from earmark.ledger.line import Work
 from earmark.ledger.rows import Held, held_of
 from earmark.ledger.store import Unreachable
+from earmark.logs import about
 
 logger = logging.getLogger("earmark.ledger")
 
@@ -59,8 +60,14 @@ async def _post_one(held: Held, post: Callable[[Held], Awaitable[bool]]) -> bool
     except Unreachable:
         raise
     except Exception:
-        logger.exception("what request %r held could not be posted", held.request_id)
+        logger.exception(
+            "what a request held could not be posted after its expiry",
+            extra=about("expiry_failed", request_id=held.request_id),
+        )
         return False
     if posted:
-        logger.warning("nobody resolved request %r: what it held is posted", held.request_id)
+        logger.warning(
+            "nobody resolved a request in time: what it held is posted",
+            extra=about("posted_unresolved"),
+        )
     return True

@@ -37,6 +37,7 @@ from earmark.ledger.store import PAUSE, Store, Unreachable
 from earmark.ledger.tables import Tables
 from earmark.ledger.writing import Writing
 from earmark.limits import MICROSECONDS, check_key, to_microseconds
+from earmark.logs import about
 from earmark.shielding import finish
 
 logger = logging.getLogger("earmark.ledger")
@@ -188,9 +189,7 @@ class Ledger:
         try:
             return await self._write(work)
         except TooMuch:
-            logger.warning(
-                "a cost is more than a ledger can count: it is posted as far as it can be"
-            )
+            logger.warning("a cost is posted as far as it can be", extra=about("posting_capped"))
             return await self._write(partial(work, capped=True))
 
     async def correct(self, request_id: str, cost: Decimal) -> bool:
@@ -332,7 +331,11 @@ class Ledger:
             except TimeoutError:
                 pass
             if self._owed:
-                logger.error("the ledger's database is still owed %d resolutions", len(self._owed))
+                logger.error(
+                    "the ledger's database is still owed %d resolutions",
+                    len(self._owed),
+                    extra=about("ledger_owed", owed=len(self._owed)),
+                )
         await self._store.aclose()
 
     async def _tidy(self, *, look: bool = False) -> None:
