@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -65,9 +66,9 @@ def postgresql(url: str) -> Database:
 async def opened(
     database: Database, **options: Any
 ) -> AsyncIterator[tuple[Limiter, Ledger, ManualClock]]:
-    """A limiter with a ledger, on one injected clock."""
+    """A limiter with a ledger, on one injected clock. A machine that is busy is no outage."""
     clock = ManualClock(NOON)
-    ledger = database.ledger(clock=clock, **options)
+    ledger = database.ledger(clock=clock, **{"timeout": 60, **options})
     await ledger.create()
     async with Limiter(ledger=ledger, prices=PRICES) as limiter:
         yield limiter, ledger, clock
@@ -76,6 +77,20 @@ async def opened(
 async def adds_up(ledger: Ledger) -> None:
     """Every total is the sum of the log and of what is pending."""
     assert await ledger.verify() == ()
+
+
+async def wake(ledger: Ledger) -> None:
+    """Have it ask its database again with the next call, and by no task of its own meanwhile."""
+    for retry in tuple(ledger._retries.values()):
+        retry.cancel()
+        await asyncio.wait([retry])
+    ledger._store._down_until = 0
+
+
+async def deliver(ledger: Ledger) -> None:
+    """Have the database told at once what it is owed."""
+    await wake(ledger)
+    assert await ledger.deliver()
 
 
 async def only_row(ledger: Ledger, request_id: str | None = None) -> UsageRow:

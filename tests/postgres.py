@@ -91,6 +91,14 @@ class PostgresServer:
             self._process.send_signal(signal.SIGINT)
             self._process.wait()
 
+    def kill(self) -> None:
+        """End all of it where it stands: what was committed is on its disk."""
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+        for leftover in ("postmaster.pid",):
+            (self._data / leftover).unlink(missing_ok=True)
+
     def freeze(self) -> None:
         """Stop all of it where it stands."""
         self._signal(signal.SIGSTOP)

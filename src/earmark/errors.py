@@ -157,7 +157,7 @@ class BackendUnavailable(EarmarkError):
 
 
 class RequestIdConflict(EarmarkError):
-    """A request id was used again: it is still open with other scopes or asks (R9), or a ledger has logged it.
+    """A request id was used again while it is open with other scopes, asks or budgets (R9).
 
     Attributes:
         request_id: the id.
@@ -169,6 +169,6 @@ class RequestIdConflict(EarmarkError):
 
     def __str__(self) -> str:
         return (
-            f"request_id {self.request_id!r} belongs to an open reservation with other scopes or asks, or to a "
-            "request that the ledger has logged: resolve that one first, or choose another id"
+            f"request_id {self.request_id!r} belongs to an open reservation with other scopes, asks or budgets: "
+            "resolve that one first, or choose another id"
         )

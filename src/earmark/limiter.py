@@ -164,8 +164,8 @@ class Limiter:
             standing = await standing_of(caller, self._office, over)
             if standing is None:
                 raise self._refusal(caller.hold, caller.denials)
-            if self._till is not None and hasattr(caller.hold, "charge"):
-                await self._till.set_aside(caller.hold, standing, limited=True)
+            if (till := self._till) is not None and hasattr(caller.hold, "charge"):
+                await till.set_aside(caller.hold, standing, waited=not isinstance(caller, AtOnce))
             handle = self._admit(caller.hold, standing, over)
             if handle is not None:
                 return handle

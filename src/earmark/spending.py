@@ -86,20 +86,32 @@ class Till:
             budgets=spend.budgets,
             model=spend.model,
             currency=currency,
+            estimate=spend.estimate if isinstance(spend.estimate, Usage) else None,
             amount=amount,
             price=price,
             metadata=spend.metadata_text,
             at=at,
-            chosen=hold.request_id is not None,
         )
 
-    async def set_aside(self, hold: Hold, standing: Hold, *, limited: bool) -> None:
+    def _as_of_now(self, charge: Charge) -> Charge:
+        """A charge whose request had to wait for room: its period and its price are those of its admission (C48)."""
+        at = self._ledger.now()
+        price = self._price(charge.model, at)
+        if price is None or price.currency != charge.currency:
+            return replace(charge, at=at)
+        amount = charge.amount if charge.estimate is None else price.cost(charge.estimate).nano
+        return replace(charge, at=at, price=price, amount=amount)
+
+    async def set_aside(
+        self, hold: Hold, standing: Hold, *, limited: bool = True, waited: bool = False
+    ) -> None:
         """Hold the money of what was admitted; refused, or cut off, nothing is left of either.
 
         Args:
             hold: what was asked.
             standing: what the limits hold for it, which may be that of an earlier call with its request id.
             limited: whether they hold anything.
+            waited: whether it had to wait for that.
 
         Raises:
             BudgetExceeded, RequestIdConflict, BackendUnavailable: as `Ledger.hold`.
@@ -113,6 +125,8 @@ class Till:
         if not hasattr(standing, "charge") or standing is hold:
             standing.charge = charge
         try:
+            if waited:
+                charge = self._as_of_now(charge)
             await self._ledger.hold(charge)
         except BaseException as error:
             await self._give_back(standing, error, mine=standing is hold, limited=limited)

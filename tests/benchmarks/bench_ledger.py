@@ -53,7 +53,7 @@ def bare(engine: AsyncEngine, *, four: bool) -> Work:
     change = text("UPDATE bare_totals SET posted = posted + :more WHERE key = :key")
 
     async def work(number: int) -> None:
-        name = {"request_id": f"{time.time_ns()}.{number}", "reservation": "r"}
+        name = dict.fromkeys(("request_id", "reservation"), f"{time.time_ns()}.{number}")
         row = {
             **key,
             **name,
@@ -89,6 +89,7 @@ async def make_bare(engine: AsyncEngine) -> None:
             "ends_us": 1,
             "posted": 0,
             "pending": 0,
+            "begun": 0,
         }
         await connection.execute(insert(tables.totals), row)
 
@@ -111,8 +112,8 @@ def fill(connection: Connection, prefix: str, rows: int) -> None:
     usage = "request_id, revision, reservation, key, cost, currency, outcome, estimated, at_us, resolved_us"
     connection.execute(
         text(
-            f"INSERT INTO {prefix}usage ({usage}) {numbers} SELECT 'old' || i, 0, 'old', 'user:' || (i % 1000), 1, "  # noqa: S608
-            f"'USD', 'settled', 0 = 1, {at}, 1 FROM n"
+            f"INSERT INTO {prefix}usage ({usage}) {numbers} SELECT 'old' || i, 0, 'old' || i, "  # noqa: S608
+            f"'user:' || (i % 1000), 1, 'USD', 'settled', 0 = 1, {at}, 1 FROM n"
         )
     )
     connection.execute(
@@ -127,8 +128,8 @@ def fill(connection: Connection, prefix: str, rows: int) -> None:
     )
     connection.execute(
         text(
-            f"INSERT INTO {prefix}totals (key, currency, starts_us, ends_us, posted, pending) SELECT key, currency, "  # noqa: S608
-            f"{-(2**62)}, {2**62}, sum(cost), 0 FROM {prefix}lines GROUP BY key, currency"
+            f"INSERT INTO {prefix}totals (key, currency, starts_us, ends_us, posted, pending, begun) "  # noqa: S608
+            f"SELECT key, currency, {-(2**62)}, {2**62}, sum(cost), 0, 0 FROM {prefix}lines GROUP BY key, currency"
         )
     )
 

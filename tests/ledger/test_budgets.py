@@ -14,14 +14,14 @@ from earmark import (
     Event,
     Limiter,
     Limits,
+    MemoryBackend,
     RateLimited,
-    RequestIdConflict,
-    Reservation,
     Scope,
     UnknownPrice,
     Usage,
 )
-from earmark.ledger import Budget, Ledger, Spend
+from earmark.ledger import Budget, Ledger, PriceList, Spend
+from earmark.testing import ManualClock
 from tests.ledgers import NOON, PRICES, Database, adds_up, only_row, opened, usd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -221,28 +221,6 @@ async def test_c35_an_unknown_price_is_an_error_or_a_stated_default(database: Da
         assert (row.cost, row.estimated, row.price_version) == (usd("0.40"), True, None)
 
 
-async def test_c53_the_served_model_is_logged_and_the_budget_is_that_of_the_request(
-    database: Database,
-) -> None:
-    """C53: the keys are those of the reservation, whatever model answered; the price is the served one's."""
-    per_model = Budget("model:big", usd(1), "monthly")
-    async with opened(database) as (limiter, ledger, _):
-        first = await limiter.pre_commit(spend=spend(None, per_model, model="big"))
-        await first.settle_success(Usage(1, 1), cost=usd("0.5"), model="vendor/big@default")
-        second = await limiter.pre_commit(spend=spend(None, per_model, model="big"))
-        await second.settle_success(Usage(1_000_000, 0), model="mini")
-        third = await limiter.pre_commit(spend=spend(None, per_model, model="big"))
-        await third.settle_success(Usage(1_000_000, 0), model="vendor/big@default")
-        models = [(row.model, row.cost) for row in await ledger.rows(key="model:big")]
-        assert models == [
-            ("vendor/big@default", usd("0.5")),
-            ("mini", usd("0.15")),
-            ("vendor/big@default", 2),  # of no known price: that of the model which was asked for
-        ]
-        with pytest.raises(BudgetExceeded):
-            await limiter.pre_commit(spend=spend(None, per_model, model="big"))
-
-
 async def test_b62_without_a_budget_it_is_logged_all_the_same(database: Database) -> None:
     """B62: `Spend(())` only logs: every way to resolve it leaves one row, a cancellation none."""
     async with opened(database) as (limiter, ledger, _):
@@ -292,95 +270,6 @@ async def test_a_close_posts_what_was_held_or_nothing(
         await adds_up(ledger)
 
 
-async def test_r9_an_id_that_is_open_is_the_same_reservation(database: Database) -> None:
-    """R9: asked again it holds nothing more; with another ask it conflicts; in the log it is there for ever."""
-    async with opened(database) as (limiter, ledger, _):
-        for scopes in ((), (SCOPE,)):
-            name = f"r{len(scopes)}"
-            one = await limiter.pre_commit(*scopes, request_id=name, spend=spend("1"))
-            assert await limiter.pre_commit(*scopes, request_id=name, spend=spend("1")) is one
-            with pytest.raises(RequestIdConflict):
-                await limiter.pre_commit(*scopes, request_id=name, spend=spend("2"))
-            with pytest.raises(RequestIdConflict):
-                await limiter.pre_commit(*scopes, request_id=name)
-            assert (await ledger.standing(ALICE)).pending == 1
-            assert await one.cancel()
-            one = await limiter.pre_commit(*scopes, request_id=name, spend=spend("2"))
-            assert await one.settle_success(0)
-            with pytest.raises(RequestIdConflict):
-                await limiter.pre_commit(*scopes, request_id=name, spend=spend("2"))
-        assert [limit.used for limit in (await limiter.peek(SCOPE))[0].limits] == [1, 0, 0]
-        await adds_up(ledger)
-
-
-@pytest.mark.parametrize("scopes", [(), (SCOPE,)], ids=["unlimited", "limited"])
-async def test_r9_many_callers_at_once_with_one_id(
-    database: Database, scopes: tuple[Scope, ...]
-) -> None:
-    """R9: they are given one reservation; where its budget refuses, all are refused, and nothing is left."""
-    async with opened(database) as (limiter, ledger, _):
-
-        async def ask(estimate: str) -> object:
-            try:
-                return await limiter.pre_commit(*scopes, request_id="r", spend=spend(estimate))
-            except BudgetExceeded as refusal:
-                return type(refusal)
-
-        assert {*await asyncio.gather(*(ask("11") for _ in range(5)))} == {BudgetExceeded}
-        assert [limit.used for limit in (await limiter.peek(SCOPE))[0].limits] == [0, 0, 0]
-        found = await asyncio.gather(*(ask("4") for _ in range(5)))
-        assert len({id(one) for one in found}) == 1
-        standing = await ledger.standing(ALICE)
-        assert (standing.spent, standing.pending) == (usd(0), usd(4))
-        assert isinstance(found[0], Reservation)
-        assert await found[0].settle_success(1, cost=usd(1))
-        assert await ledger.spent(ALICE) == 1
-        await adds_up(ledger)
-
-
-async def test_r9_two_processes_with_one_id_hold_once(database: Database) -> None:
-    """R9, R5: two limiters that share only the ledger: one hold, and its row says which of them has resolved it."""
-    async with opened(database) as (limiter, ledger, clock):
-        async with Limiter(ledger=database.ledger(clock=clock), prices=PRICES) as other:
-            mine = await limiter.pre_commit(SCOPE, request_id="r", spend=spend("1"))
-            theirs = await other.pre_commit(SCOPE, request_id="r", spend=spend("1"))
-            with pytest.raises(RequestIdConflict):
-                await other.pre_commit(request_id="r", spend=spend("2"))
-            assert (await ledger.standing(ALICE)).pending == 1
-            assert await theirs.settle_success(1, cost=usd("0.7"))
-            assert not await mine.settle_success(1, cost=usd("0.9"))
-        assert (await only_row(ledger)).cost == usd("0.7")
-        await adds_up(ledger)
-
-
-async def test_a_token_is_settled_by_whoever_has_it(database: Database) -> None:
-    """R5: the price that was stamped at admission counts, also where another list is in force by now."""
-    async with opened(database) as (limiter, ledger, _):
-        reservation = await limiter.pre_commit(SCOPE, spend=spend("1", model="big"))
-        token = reservation.token()
-        del reservation
-        assert await limiter.settle_success(token, Usage(100_000, 10_000))
-        assert not await limiter.cancel(token)
-        row = await only_row(ledger)
-        assert (row.cost, row.price_version) == (usd("0.28"), "v1")
-        with pytest.raises(ValueError, match="no ledger"):
-            await Limiter(limiter._backend).cancel(token)
-
-
-async def test_r15_a_dropped_reservation_is_abandoned_with_its_money(database: Database) -> None:
-    """R15: the next message posts what it held, marked unsettled."""
-    async with opened(database) as (limiter, ledger, _):
-        reservation = await limiter.pre_commit(SCOPE, spend=spend("1"))
-        with pytest.warns(ResourceWarning, match="dropped while open"):
-            del reservation
-        await limiter.peek(SCOPE)
-        row = await only_row(ledger)
-        assert (row.outcome, row.cost, row.unsettled) == ("abandoned", usd(1), True)
-        async with await limiter.pre_commit(SCOPE, spend=spend("2")):
-            pass
-        assert [row.outcome for row in await ledger.rows()] == ["abandoned", "closed"]
-
-
 async def test_observers_hear_of_both(database: Database) -> None:
     """A request that a budget refuses was refused, never admitted."""
     events: list[Event] = []
@@ -403,6 +292,48 @@ async def test_waiting_and_money(database: Database) -> None:
             await limiter.pre_commit(scope, wait=5, spend=spend("11"))
         assert (await limiter.peek(scope))[0]["requests"].used == 0
         await adds_up(ledger)
+
+
+async def test_c48_a_request_that_waited_is_of_the_day_on_which_it_was_admitted(
+    database: Database,
+) -> None:
+    """C48: period, price and expiry are those of the moment of admission, not of the question before the wait."""
+    daily = Budget("k", usd(1), "daily")
+    rates = {"input": 1, "output": 1}
+    prices = PriceList(
+        {
+            "m": [
+                {**rates, "until": "2026-04-02"},
+                {**rates, "input": 2, "from": "2026-04-02", "version": "new"},
+            ]
+        }
+    )
+    scope = Scope("k", Limits(concurrency=1))
+    clock = ManualClock(at("2026-04-01T23:59:00Z"))
+    ledger = database.ledger(clock=clock, timeout=60)
+    await ledger.create()
+    async with Limiter(MemoryBackend(clock=clock), ledger=ledger, prices=prices) as limiter:
+        first = await limiter.pre_commit(scope, spend=Spend((daily,), "m"))
+        spend = Spend((daily,), "m", Usage(100_000, 0))
+        waits = asyncio.ensure_future(limiter.pre_commit(scope, wait=600, spend=spend))
+        for _turn in range(20):
+            await asyncio.sleep(0)
+        assert limiter._office.desk.queues
+        clock.set(at("2026-04-02T00:00:10Z"))
+        assert await first.settle_success(1, cost=usd(1))  # yesterday's money is spent
+        second = await waits
+        assert (await ledger.standing(daily)).pending == usd("0.2")
+        assert await second.settle_success(Usage(50_000, 0))
+        rows = await ledger.rows()
+        assert [(row.at.day, row.cost, row.price_version) for row in rows] == [
+            (1, usd(1), "1"),
+            (2, usd("0.1"), "new"),
+        ]
+        await adds_up(ledger)
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 async def test_what_cannot_be_spent() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +65,23 @@ def test_the_command_shows_days_with_bars(
     assert "2026-04-01" in capsys.readouterr().err
     assert main(["spend", f"postgresql://nobody@{HOST}:{free_port()}/none"]) == 1
     assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_the_command_says_where_there_is_no_ledger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A question makes no file, and a database without the tables, or no URL at all, is said in one line."""
+    path = tmp_path / "none.db"
+    for url, said in (
+        (f"sqlite:///{path}", "no file"),
+        ("nonsense", "URL"),
+        ("mysql://x/y", "mysql"),
+    ):
+        assert main(["spend", url]) == 1
+        errors = capsys.readouterr().err
+        assert said in errors
+        assert errors.count("\n") == 1
+    assert not path.exists()
+    path.touch()
+    assert main(["spend", f"sqlite:///{path}"]) == 1
+    assert "no such table: earmark_pending: is a ledger" in capsys.readouterr().err

@@ -1,8 +1,7 @@
-"""A database that is away, fails half-way, or does not say what it has done; and callers who are cancelled."""
+"""A database that is away, fails half-way, or does not say what it has done."""
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -10,16 +9,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-import anyio
+import aiosqlite
 import pytest
 from sqlalchemy import event
 
 from earmark import BackendUnavailable, BudgetExceeded, Limiter, Limits, Scope, Usage
 from earmark.ledger import Budget, Ledger, Spend
 from earmark.ledger.line import Work
+from earmark.ledger.statements import Statement
 from earmark.ledger.store import Unreachable
 from tests import ledgers
-from tests.ledgers import PRICES, Database, adds_up, only_row, opened, usd
+from tests.ledgers import PRICES, Database, adds_up, deliver, only_row, opened, usd, wake
 from tests.postgres import PostgresServer, postgres_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -77,11 +77,6 @@ async def used(limiter: Limiter) -> list[int]:
     return [limit.used for limit in (await limiter.peek(SCOPE))[0].limits]
 
 
-def wake(ledger: Ledger) -> None:
-    """Have it ask again at once."""
-    ledger._store._down_until = 0
-
-
 async def test_an_outage_at_admission_is_closed(breaking: Any) -> None:
     """Closed by default: BackendUnavailable, the limits have what they gave, and the next request is asked for anew."""
     database, away = breaking
@@ -93,7 +88,7 @@ async def test_an_outage_at_admission_is_closed(breaking: Any) -> None:
             assert await used(limiter) == [0, 0]
             assert not ledger.health().available
             assert ledger.health().owed <= 1  # it was asked once, and may have held
-        wake(ledger)
+        await wake(ledger)
         async with await limiter.pre_commit(SCOPE, spend=spend("1")):
             assert (await ledger.standing(ALICE)).pending == 1
         assert ledger.health().available
@@ -114,7 +109,7 @@ async def test_an_outage_at_settlement_is_owed_and_delivered_once(breaking: Any)
             assert await other.cancel()
             assert await used(limiter) == [1, 0]
             assert ledger.health().owed == 2
-        wake(ledger)
+        await wake(ledger)
         assert await ledger.spent(ALICE) == usd(
             "0.28"
         )  # whoever asks it has what it is owed delivered
@@ -151,12 +146,22 @@ async def test_a_server_that_hangs_is_an_outage(breakable: PostgresServer) -> No
             assert await used(limiter) == [1, 0]
         finally:
             breakable.thaw()
-        wake(ledger)
-        assert await ledger.deliver()
+        await deliver(ledger)
         standing = await ledger.standing(ALICE)
         assert (standing.spent, standing.pending) == (usd("0.3"), usd(0))
         assert len(await ledger.rows()) == 1
         await adds_up(ledger)
+
+
+async def test_a_server_that_hangs_keeps_nobody_from_closing(breakable: PostgresServer) -> None:
+    """A process that ends does not wait for a server that says nothing."""
+    ledger = ledgers.postgresql(breakable.url).ledger(timeout=0.5)
+    await ledger.create()
+    breakable.freeze()
+    try:
+        await ledger.aclose()
+    finally:
+        breakable.thaw()
 
 
 async def test_an_allowance_is_what_an_outage_may_admit(breaking: Any) -> None:
@@ -174,11 +179,11 @@ async def test_an_allowance_is_what_an_outage_may_admit(breaking: Any) -> None:
                 one.token()
             assert await one.settle_success(1, cost=usd("0.4"))
             assert await two.cancel()
-        wake(ledger)
+        await wake(ledger)
         assert await ledger.spent(ALICE) == usd("0.4")
         row = await only_row(ledger)
         assert (row.request_id, row.cost, row.model) == ("one", usd("0.4"), "big")
-        assert await ledger.deliver()
+        await deliver(ledger)
         await adds_up(ledger)
         with pytest.raises(BudgetExceeded):
             await limiter.pre_commit(SCOPE, spend=spend("9.7"))
@@ -221,7 +226,7 @@ async def test_c24_a_lost_reply_counts_once(database: Database) -> None:
             assert await two.cancel()
             assert await three.close_reserved_only()
         assert ledger.health().owed == 4
-        assert await ledger.deliver()
+        await deliver(ledger)
         assert ledger.health().lost == 0
         standing = await ledger.standing(ALICE)
         assert (standing.spent, standing.pending) == (usd("1.3"), usd(0))
@@ -229,28 +234,72 @@ async def test_c24_a_lost_reply_counts_once(database: Database) -> None:
         await adds_up(ledger)
 
 
-class Faults:
-    """Fails the statement with this number, counted from when it is set."""
+async def test_c24_what_an_allowance_admits_costs_what_it_costs(database: Database) -> None:
+    """C24: held after all, and expired meanwhile for another process: that is undone, and the real cost posted."""
+    async with opened(database, allowance=Decimal(1)) as (limiter, ledger, clock):
+        assert await (await limiter.pre_commit(spend=spend("1"))).cancel()
+        async with deaf(ledger):
+            one = await limiter.pre_commit(request_id="r", spend=spend("1"))
+        assert one.degraded
+        for retry in ledger._retries.values():
+            retry.cancel()
+        clock.advance(3_600)
+        other = database.ledger(clock=clock, timeout=60)
+        assert await other.spent(ALICE) == 1  # which knows no better
+        await other.aclose()
+        assert await one.settle_success(1, cost=usd("0.4"))
+        assert await ledger.spent(ALICE) == usd("0.4")
+        assert ledger.health().lost == 0
+        rows = await ledger.rows(request_id="r")
+        assert [(row.outcome, row.cost) for row in rows] == [
+            ("expired", usd(1)),
+            ("settled", usd("0.4")),
+            ("cancelled", usd(-1)),
+        ]
+        await adds_up(ledger)
 
-    def __init__(self, ledger: Ledger) -> None:
+
+class Faults:
+    """Fails at the step with this number, counted from when it is set: before a statement, after it, at a commit."""
+
+    def __init__(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at = 0
         self.failed = False
-        place = ledger._store._place()
-        event.listen(place.engine.sync_engine, "before_cursor_execute", self)
+        rows = Statement.rows
 
-    def __call__(self, *arguments: Any) -> None:
-        statement: str = arguments[2]
-        if self.at and statement.startswith(("INSERT", "UPDATE", "DELETE", "SELECT", "WITH")):
+        async def failing(statement: Statement, *arguments: Any) -> Any:
+            self.step()
+            found = await rows(statement, *arguments)
+            self.step()
+            return found
+
+        monkeypatch.setattr(Statement, "rows", failing)
+        engine = ledger._store._place().engine
+        if engine.dialect.name == "sqlite":
+            commit = aiosqlite.Connection.commit
+
+            async def failing_commit(connection: aiosqlite.Connection) -> None:
+                self.step()
+                await commit(connection)
+
+            monkeypatch.setattr(aiosqlite.Connection, "commit", failing_commit)
+        else:
+            event.listen(engine.sync_engine, "commit", lambda _: self.step())
+
+    def step(self) -> None:
+        if self.at:
             self.at -= 1
             if not self.at:
                 self.failed = True
                 raise RuntimeError
 
 
-async def test_c24_c25_a_write_that_fails_after_another_succeeded(database: Database) -> None:
+async def test_c24_c25_a_write_that_fails_after_another_succeeded(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """C24, C25: whichever statement fails, twice, nothing has happened; the retry counts once."""
     async with opened(database) as (limiter, ledger, _):
-        faults = Faults(ledger)
+        faults = Faults(ledger, monkeypatch)
         number = 0
         due = Decimal(0)
         held = await limiter.pre_commit(spend=spend("1"))
@@ -292,10 +341,12 @@ async def test_c24_c25_a_write_that_fails_after_another_succeeded(database: Data
         assert sum(row.cost for row in await ledger.rows()) == due
 
 
-async def test_c25_a_hold_that_fails_half_way_holds_nothing(database: Database) -> None:
+async def test_c25_a_hold_that_fails_half_way_holds_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R2, C14: whichever statement of the check fails, no limit and no budget has counted anything."""
     async with opened(database) as (limiter, ledger, _):
-        faults = Faults(ledger)
+        faults = Faults(ledger, monkeypatch)
         failing = 0
         while True:
             failing += 1
@@ -314,107 +365,6 @@ async def test_c25_a_hold_that_fails_half_way_holds_nothing(database: Database) 
         assert failing > 3
 
 
-@pytest.mark.parametrize("kind", ["task", "scope"])
-async def test_r16_a_cancelled_admission_leaves_nothing(database: Database, kind: str) -> None:
-    """R16: cancelled after any number of turns of the loop, of both kinds: nothing was taken, or it is the caller's."""
-    async with opened(database) as (limiter, ledger, _):
-        async with await limiter.pre_commit(SCOPE, spend=spend("1")):
-            pass
-        finished = 0
-        turns = 0
-        while finished < 2:
-            turns += 1
-            made: list[Any] = []
-
-            async def ask() -> None:
-                made.append(await limiter.pre_commit(SCOPE, spend=spend("1")))  # noqa: B023
-
-            await _cancelled_after(turns, ask, kind)
-            if made:
-                finished += 1
-                await made[0].cancel()
-            assert await used(limiter) == [1, 0]
-            standing = await ledger.standing(ALICE)
-            assert (standing.spent, standing.pending) == (usd(1), usd(0))
-            turns += turns // 8
-        await adds_up(ledger)
-
-
-async def test_r16_an_admission_that_outlives_its_caller_undoes_itself(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """R16: a caller waits a while for what it began; what goes on without it gives back what it then gets."""
-    monkeypatch.setattr("earmark.shielding.PATIENCE", 0)
-    async with opened(database) as (limiter, ledger, _):
-        write, go_on, began = ledger._store.write, asyncio.Event(), asyncio.Event()
-
-        async def slow(*arguments: Any, **options: Any) -> Any:
-            if not began.is_set():  # the hold, which what undoes it overtakes
-                began.set()
-                await go_on.wait()
-            return await write(*arguments, **options)
-
-        ledger._store.write = slow  # type: ignore[method-assign]
-        task = asyncio.ensure_future(limiter.pre_commit(SCOPE, spend=spend("1")))
-        await began.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        left = {other for other in asyncio.all_tasks() if "Ledger._hold" in repr(other)}
-        assert left
-        go_on.set()
-        await asyncio.wait(left)
-        assert await used(limiter) == [0, 0]
-        assert (await ledger.standing(ALICE)).pending == 0
-        await adds_up(ledger)
-
-
-@pytest.mark.parametrize("kind", ["task", "scope"])
-async def test_r16_a_settlement_that_has_begun_finishes(database: Database, kind: str) -> None:
-    """R16: cancelled after any number of turns: the money is posted once, or the reservation is open still."""
-    async with opened(database) as (limiter, ledger, _):
-        due = Decimal(0)
-        finished = 0
-        turns = 0
-        while finished < 2:
-            turns += 1
-            reservation = await limiter.pre_commit(SCOPE, spend=spend("1"))
-            won: list[bool] = []
-
-            async def settle() -> None:
-                won.append(await reservation.settle_success(1, cost=usd("0.01")))  # noqa: B023
-
-            await _cancelled_after(turns, settle, kind)
-            finished += bool(won)
-            if reservation.state == "open":
-                await reservation.cancel()
-            else:
-                due += usd("0.01")
-            standing = await ledger.standing(ALICE)
-            assert (standing.spent, standing.pending) == (due, usd(0))
-            await limiter.reset(SCOPE)
-            turns += turns // 8
-        assert due
-        await adds_up(ledger)
-
-
-async def _cancelled_after(turns: int, work: Callable[[], Any], kind: str) -> None:
-    """Run work, and cancel it once the loop has turned so often."""
-    if kind == "task":
-        task = asyncio.ensure_future(work())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled() or task.exception() is None
-    else:
-        async with anyio.create_task_group() as group:
-            group.start_soon(work)
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            group.cancel_scope.cancel()
-
-
 async def test_what_does_not_fit_the_outbox_is_lost_aloud(
     breaking: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -429,7 +379,7 @@ async def test_what_does_not_fit_the_outbox_is_lost_aloud(
         assert (ledger.health().owed, ledger.health().lost) == (1, 1)
         lost = [vars(record).get("earmark_request_id") for record in caplog.records]
         assert "two" in lost
-        wake(ledger)
+        await wake(ledger)
         clock.advance(3_601)
         rows = {row.request_id: (row.cost, row.outcome) for row in await ledger.rows()}
         assert rows == {"one": (usd("0.1"), "settled"), "two": (usd(2), "expired")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -10,10 +11,13 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import delete, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from earmark import BudgetExceeded
 from earmark.ledger import Budget, Spend
 from earmark.ledger.periods import ALWAYS, interval_of, microseconds, moment
+from earmark.ledger.statements import Statement
 from tests.ledgers import Database, opened, usd
 
 ZONES = (
@@ -204,3 +208,65 @@ async def test_a_budget_that_is_new_finds_what_was_spent_before(
         await third.settle_success(1, cost=usd(7))
         assert await ledger.spent(daily) == await ledger.spent(monthly) == 10
         assert await ledger.verify() == ()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_period_begins_without_the_log(database: Database, anyio_backend: str) -> None:
+    """The cost of a check does not grow with the log: a budget that is new in the middle of its period reads none."""
+    kathmandu = Budget("k", Decimal(20), "daily", "Asia/Kathmandu")  # 5:45 before UTC
+    async with opened(database) as (limiter, ledger, clock):
+        for number in range(8):
+            clock.set(at("2026-04-01T17:00:00Z") / 1e6 + number * 1_000)
+            one = await limiter.pre_commit(spend=Spend((Budget("k", None, "total"),)))
+            await one.settle_success(1, cost=usd(number + 1))
+        held = await limiter.pre_commit(spend=Spend((budget("total", "UTC"),), estimate=usd(2)))
+        assert await ledger.verify() == ()
+
+        async def forget(connection: AsyncConnection) -> None:
+            await connection.execute(delete(ledger.tables.lines))
+
+        await ledger._store.write(forget)
+        # It began at 18:15, after the first five.
+        assert await ledger.spent(kathmandu) == 6 + 7 + 8
+        with pytest.raises(BudgetExceeded) as refused:
+            await limiter.pre_commit(spend=Spend((kathmandu,)))
+        assert (refused.value.spent, refused.value.pending) == (usd(21), usd(2))
+        await held.cancel()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_no_statement_of_a_check_scans_a_table(
+    database: Database, anyio_backend: str
+) -> None:
+    """No table scan: every statement of a check and of a settlement finds its rows by an index."""
+    async with opened(database) as (_, ledger, _clock):
+        writing = ledger._writing
+        mine = [*vars(writing._changes).values(), *vars(writing.counting).values()]
+        statements = [one for one in mine if isinstance(one, Statement)]
+        assert len(statements) >= 8
+        plans: list[str] = []
+
+        async def explain(connection: AsyncConnection) -> None:
+            for number, statement in enumerate(statements):
+                words = statement._text
+                if database.name == "sqlite":
+                    values = dict.fromkeys(re.findall(r":(\w+)", words))
+                    found = await connection.execute(text(f"EXPLAIN QUERY PLAN {words}"), values)
+                else:
+                    nulls = ", ".join(["NULL"] * len({*re.findall(r"\$\d+", words)}))
+                    for setting in ("enable_seqscan = off", "plan_cache_mode = force_generic_plan"):
+                        await connection.exec_driver_sql(f"SET LOCAL {setting}")
+                    await connection.exec_driver_sql(f"PREPARE p{number} AS {words}")
+                    found = await connection.exec_driver_sql(
+                        f"EXPLAIN EXECUTE p{number}({nulls})".replace("()", "")
+                    )
+                plans.extend(str(row[-1]) for row in found)
+
+        await ledger._store.read(explain)
+        assert any("earmark_" in plan or database.prefix in plan for plan in plans)
+        assert [plan for plan in plans if re.search(_SCAN, plan)] == []
+
+
+_SCAN = r"^SCAN (?!CONSTANT|.*VIRTUAL TABLE)|Seq Scan"

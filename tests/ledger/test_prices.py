@@ -128,6 +128,13 @@ def test_a_list_has_versions_dates_and_a_default() -> None:
         ({"a": {"input": 1, "outptu": 1}}, "a: no price has 'outptu'"),
         ({"a": [{"input": 1, "output": 1, "from": "soon"}]}, r"a\[0\].from"),
         ({"a": [{"input": 1, "output": 1, "until": 5}]}, r"a\[0\].until"),
+        ({"a": 5}, "a must be a mapping"),
+        ({"a": "free"}, "a must be a mapping"),
+        ({"a": [None]}, r"a\[0\] must be a mapping"),
+        ({"a": {"input": 1, "output": 1, "long": 5}}, r"a.long must be"),
+        ({"a": {"input": 1, "output": 1, "long": {"much": {"input": 2}}}}, r"a.long must be"),
+        ({"a": {"input": 1, "output": 1, "long": {"-5": {"input": 2}}}}, r"a.long must be"),
+        ({"a": {"input": 1, "output": 1, "long": {"5": {"input": "NaN"}}}}, r"a.long\[5\].input"),
     ],
 )
 def test_a_list_says_what_is_wrong_and_where(models: Any, place: str) -> None:
@@ -149,6 +156,10 @@ def test_a_list_from_a_file(tmp_path: Path) -> None:
     one.write_text('{"modles": {}}')
     with pytest.raises(ValueError, match="modles"):
         PriceList.from_file(one)
+    for strange in ("[]", "5", '{"models": []}', '{"models": {"a": {"input": NaN, "output": 1}}}'):
+        one.write_text(strange)
+        with pytest.raises(ValueError, match=r"must be a mapping|a.input"):
+            PriceList.from_file(one)
 
 
 def test_litellms_map(tmp_path: Path) -> None:
@@ -168,6 +179,8 @@ def test_litellms_map(tmp_path: Path) -> None:
     assert cost(big, Usage(200_001, 1)) == D("1.000015")
     assert cost(prices.price("embed", NOW), Usage(10, 0)) == D("0.000001")
     assert prices.price("image", NOW) is None
+    half = {"input_cost_per_token": "1e-7", "mode": "chat"}
+    assert LiteLLMPrices({"half": half}).price("half", NOW) is None  # what it writes is not free
     assert prices.price("nobody's", NOW) is None
     default = LiteLLMPrices(json.loads("{}"), default={"input": 1, "output": 1})
     assert default.price("nobody's", NOW) is not None

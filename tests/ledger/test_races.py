@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from earmark import Limiter
 from earmark.ledger import Budget, Spend
-from tests.ledgers import NOON, Database, adds_up, usd
+from tests.ledgers import NOON, Database, adds_up, opened, usd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -109,3 +110,24 @@ async def test_a_process_killed_between_success_and_settlement(database: Databas
             await later.correct("nobody's", usd(1))
         await adds_up(later)
     await ledger.aclose()
+
+
+async def test_c24_an_expiry_that_races_a_settlement(database: Database) -> None:
+    """C24: another process posts what has expired while its holder settles: whoever is first, it costs what it cost."""
+    budget = Budget("k", None, "total")
+    async with opened(database) as (limiter, ledger, clock):
+        held = [await limiter.pre_commit(spend=Spend((budget,), None, usd(1))) for _ in range(12)]
+        clock.advance(3_600)
+        others = [database.ledger(clock=clock, timeout=60) for _ in range(2)]
+        told = await asyncio.gather(
+            *(other.rows() for other in others),
+            *(one.settle_success(1, cost=usd("0.3")) for one in held),
+        )
+        assert told[2:] == [True] * 12
+        assert not any(await asyncio.gather(*(one.abandon() for one in held)))
+        assert await ledger.spent(budget) == usd("0.3") * 12
+        (line,) = await ledger.summary(by=())
+        assert (line.requests, line.cost) == (12, usd("0.3") * 12)
+        await adds_up(ledger)
+        for other in others:
+            await other.aclose()

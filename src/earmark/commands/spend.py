@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -42,11 +43,19 @@ def _day(text: str) -> datetime:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show it."""
-    from earmark.errors import BackendUnavailable
+    try:
+        from sqlalchemy.exc import ArgumentError, DBAPIError
 
+        from earmark.errors import BackendUnavailable
+    except ImportError as error:
+        print(f"{error}: pip install 'earmark[ledger]'", file=sys.stderr)
+        return 1
     try:
         text = asyncio.run(_shown(arguments))
-    except (BackendUnavailable, ValueError, ImportError) as error:
+    except DBAPIError as error:
+        print(f"{error.orig}: is a ledger in this database, with this --prefix?", file=sys.stderr)
+        return 1
+    except (BackendUnavailable, ArgumentError, ValueError, ImportError) as error:
         print(error, file=sys.stderr)
         return 1
     print(text)
@@ -60,6 +69,7 @@ async def _shown(arguments: argparse.Namespace) -> str:
     from earmark.ledger import Ledger
 
     zone = ZoneInfo(check_zone(arguments.zone))
+    _check_there(arguments.database)
     ledger = Ledger(arguments.database, prefix=arguments.prefix)
     until: datetime | None = arguments.until and arguments.until.replace(tzinfo=zone)
     since: datetime | None = arguments.since and arguments.since.replace(tzinfo=zone)
@@ -80,6 +90,23 @@ async def _shown(arguments: argparse.Namespace) -> str:
             *("", *_table("key", keys, lambda line: line.key or "-")),
         ]
     )
+
+
+def _check_there(database: str) -> None:
+    """A question is to make no file: SQLite would.
+
+    Raises:
+        ValueError: there is none.
+    """
+    from sqlalchemy import make_url
+
+    url = make_url(database)
+    name = url.database or ":memory:"
+    if url.get_backend_name() == "sqlite" and not name.startswith(("file:", ":memory:")):
+        path = Path(name)
+        if not path.is_file():
+            msg = f"there is no file {path}"
+            raise ValueError(msg)
 
 
 def _table(

@@ -18,7 +18,8 @@ class UsageRow:
 
     Attributes:
         id: its number; `Ledger.rows` goes on after it.
-        request_id: whose it is.
+        request_id: whose it is: what its caller has called it.
+        reservation: what the library has called it, which no other request ever is.
         revision: 0 for what the request was posted with, and 1, 2, … for a later truth, whose `cost` is the
             difference.
         key: the first scope's key of the request, else the first budget's.
@@ -39,6 +40,7 @@ class UsageRow:
 
     id: int
     request_id: str
+    reservation: str
     revision: int
     key: str
     budget_keys: tuple[str, ...]

@@ -8,6 +8,7 @@ from earmark.budgets import Budget
 from earmark.core.bill import Bill
 from earmark.core.hold import Verb
 from earmark.prices import Price
+from earmark.usage import Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -22,14 +23,14 @@ class Charge:
         budgets: what it counts in.
         model: the model that was asked for.
         currency: what it is in.
+        estimate: what it may use, where the amount follows from it and from the price.
         amount: nano-units that are held.
         price: what the model costs.
         metadata: what its row is to say besides, as JSON.
         at: the instant of its admission, in microseconds, by which its periods are chosen (C48).
-        chosen: the caller has chosen the request id, and may have used it before.
         unsaid: the store has not heard of it: it was admitted without it, so that its resolver brings it along.
         adopted: it was pending before, by another call with this request id.
-        placed: the ledger holds it, or the allowance has admitted it.
+        placed: the ledger holds it just so, or the allowance has admitted it.
         gone: its caller has gone while it was being held.
     """
 
@@ -39,11 +40,11 @@ class Charge:
     budgets: tuple[Budget, ...] = ()
     model: str | None = None
     currency: str = "USD"
+    estimate: Usage | None = None
     amount: int = 0
     price: Price | None = None
     metadata: str | None = None
     at: int = 0
-    chosen: bool = False
     unsaid: bool = False
     adopted: bool = False
     placed: bool = False

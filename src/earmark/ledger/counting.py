@@ -1,23 +1,56 @@
 """The totals: sums per key and interval, kept in the transaction of what they count, and recomputed from the log.
 
 A key's first row is of all time, and is the lock of the key: whoever has it may write every total of the key. So a
-period's total is begun from the log while nobody posts to it, whenever a budget is first asked about: also one that is
-new in the middle of its period finds what was spent before.
+period's total is begun while nobody posts to it, whenever a budget is first asked about: also one that is new in the
+middle of its period finds what was spent before. It is the sum of its quarters of an hour, each of which has a total as
+soon as anything counts in it: what a check costs does not grow with the log.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import BindParameter, bindparam, func, select
+from sqlalchemy import Dialect, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from earmark.ledger.judging import Sums
-from earmark.ledger.periods import ALWAYS, Interval
+from earmark.ledger.periods import ALWAYS, SLICE_US, Interval, is_sliced, slice_of
 from earmark.ledger.rows import total_row
+from earmark.ledger.statements import Rows, Statement, given, prefixed, row_of
 from earmark.ledger.tables import Tables
+
+Totals: TypeAlias = dict[tuple[str, Interval], Sums]
+
+
+class Count(NamedTuple):
+    """What is added to the totals of some keys.
+
+    Attributes:
+        keys: each once.
+        currency: what it is in.
+        at: when its request was admitted: it counts in every interval that this instant is in.
+        posted: nano-units more that are posted.
+        pending: nano-units more that are pending.
+    """
+
+    keys: Sequence[str]
+    currency: str
+    at: int
+    posted: int = 0
+    pending: int = 0
+
+    def values(self) -> dict[str, Any]:
+        """What the statements of `Changes` are given."""
+        return {
+            "keys": self.keys,
+            "unit": self.currency,
+            "at": self.at,
+            "more_posted": self.posted,
+            "more_pending": self.pending,
+        }
 
 
 class NoFirstRow(Exception):
@@ -28,7 +61,8 @@ class NoFirstRow(Exception):
         currency: in this currency.
     """
 
-    def __init__(self, keys: Iterable[str], currency: str) -> None:
+    def __init__(self, keys: Sequence[str], currency: str) -> None:
+        super().__init__(keys, currency)
         self.keys = sorted(keys)
         self.currency = currency
 
@@ -38,79 +72,90 @@ class Counting:
 
     Args:
         tables: its tables.
-        dialect: `sqlite` or `postgresql`.
+        dialect: that of its database.
     """
 
-    def __init__(self, tables: Tables, dialect: str) -> None:
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables
-        self._locks = dialect != "sqlite"  # of which only one connection writes at a time
-        self._insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
+        insert = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
         totals = tables.totals
-        of_keys = (
-            totals.c.key.in_(bindparam("of", expanding=True)),
-            totals.c.currency == bindparam("unit"),
+        of_key = (totals.c.key == given("of"), totals.c.currency == given("unit"))
+        self._sliced = Statement(
+            select(
+                func.coalesce(func.sum(totals.c.posted), 0),
+                func.coalesce(func.sum(totals.c.pending), 0),
+            ).where(
+                *of_key,
+                totals.c.ends_us > given("starts"),
+                totals.c.ends_us <= given("ends"),
+                totals.c.ends_us - totals.c.starts_us == SLICE_US,
+            ),
+            dialect,
         )
-        self._lock = (
-            select(totals.c.id)
-            .where(*of_keys, totals.c.ends_us == ALWAYS.ends, totals.c.starts_us == ALWAYS.starts)
-            .order_by(totals.c.id)
-            .with_for_update()
-        )
-        at: BindParameter[int] = bindparam("at")
-        told = ("key", "starts_us", "ends_us", "posted", "pending")
-        self._count = (
+        put = row_of(totals, "put")
+        self._insert = Statement(totals.insert().values(put), dialect)
+        self._insert_first = Statement(insert(totals).values(put).on_conflict_do_nothing(), dialect)
+        self._begun = Statement(
             totals.update()
-            .where(*of_keys, totals.c.ends_us > at, totals.c.starts_us <= at)
-            .values(
-                posted=totals.c.posted + bindparam("more_posted"),
-                pending=totals.c.pending + bindparam("more_pending"),
-            )
-            .returning(*(totals.c[name] for name in told))
+            .where(*of_key, totals.c.ends_us == ALWAYS.ends, totals.c.starts_us == ALWAYS.starts)
+            .values(begun=totals.c.begun + 1),
+            dialect,
         )
 
-    async def add(
-        self,
-        connection: AsyncConnection,
-        keys: Sequence[str],
-        currency: str,
-        at: int,
-        *,
-        posted: int = 0,
-        pending: int = 0,
-    ) -> dict[tuple[str, Interval], Sums]:
-        """Add to every total that an instant is in, of every key; returns what they are then.
+    async def complete(
+        self, connection: AsyncConnection, count: Count, found: Mapping[tuple[str, Interval], Sums]
+    ) -> Totals:
+        """The totals of a count, those that it is the first in included; its keys are locked.
+
+        Args:
+            connection: of the transaction that has counted.
+            count: what it has added.
+            found: the totals that it has added this to, as they are since.
 
         Raises:
             NoFirstRow: a key has none.
         """
-        if not keys:
-            return {}
-        which = {"of": list(keys), "unit": currency}
-        # In a statement of its own: the next one then sees every period that others have begun.
-        if self._locks:
-            await connection.execute(self._lock, which)
-        values = {**which, "at": at, "more_posted": posted, "more_pending": pending}
-        rows = (await connection.execute(self._count, values)).all()
-        sums = {
-            (row.key, Interval(row.starts_us, row.ends_us)): Sums(row.posted, row.pending)
-            for row in rows
-        }
-        missing = [key for key in keys if (key, ALWAYS) not in sums]
+        missing = [key for key in count.keys if (key, ALWAYS) not in found]
         if missing:
-            raise NoFirstRow(missing, currency)
-        return sums
+            raise NoFirstRow(missing, count.currency)
+        totals = dict(found)
+        quarter = slice_of(count.at)
+        for key in count.keys:
+            if (key, quarter) not in totals:
+                totals[key, quarter] = Sums(count.posted, count.pending)
+                await self._add(connection, key, count.currency, quarter, totals[key, quarter])
+        return totals
 
     async def begin(
         self, connection: AsyncConnection, key: str, currency: str, interval: Interval
     ) -> Sums:
-        """Begin the total of a period, from the log and from what is pending; the key is locked."""
-        sums = await self.recomputed(connection, key, currency, interval)
-        await connection.execute(
-            self._tables.totals.insert(), total_row(key, currency, interval, sums)
-        )
+        """Begin the total of a period; the key is locked."""
+        sums = await self.summed(connection, key, currency, interval)
+        await self._add(connection, key, currency, interval, sums)
         return sums
 
-    async def recomputed(
+    async def _add(
+        self,
+        connection: AsyncConnection,
+        key: str,
+        currency: str,
+        interval: Interval,
+        sums: Sums,
+    ) -> None:
+        await self._insert.rows(connection, _put(key, currency, interval, sums))
+        await self._begun.rows(connection, {"of": key, "unit": currency})
+
+    async def summed(
+        self, connection: AsyncConnection, key: str, currency: str, interval: Interval
+    ) -> Sums:
+        """What a key has in an interval that has no total of its own."""
+        if not is_sliced(interval):
+            return await self._recomputed(connection, key, currency, interval)
+        values = {"of": key, "unit": currency, "starts": interval.starts, "ends": interval.ends}
+        ((posted, pending),) = await self._sliced.rows(connection, values)
+        return Sums(int(posted), int(pending))
+
+    async def _recomputed(
         self, connection: AsyncConnection, key: str, currency: str, interval: Interval
     ) -> Sums:
         """What the log and the open requests say of a key in an interval."""
@@ -134,5 +179,17 @@ class Counting:
 
     async def make_first_row(self, connection: AsyncConnection, key: str, currency: str) -> None:
         """Have a key begin to count: in a transaction of its own, so that nobody waits for it with a lock in hand."""
-        row = total_row(key, currency, ALWAYS, Sums(0, 0))
-        await connection.execute(self._insert(self._tables.totals).on_conflict_do_nothing(), row)
+        await self._insert_first.rows(connection, _put(key, currency, ALWAYS, Sums(0, 0)))
+
+
+def read_totals(rows: Rows) -> Totals:
+    """Totals by key and interval, of rows that begin with key, start, end, posted and pending."""
+    return {
+        (key, Interval(starts, ends)): Sums(posted, pending)
+        for key, starts, ends, posted, pending, *_ in rows
+    }
+
+
+def _put(key: str, currency: str, interval: Interval, sums: Sums) -> dict[str, Any]:
+    row = total_row(key, currency, interval, sums)
+    return prefixed("put", row)

@@ -13,15 +13,38 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 # SQLSTATE classes (PostgreSQL, appendix A): connection exception, insufficient resources, operator intervention,
-# system error; and of the class 25 that the server takes no writes for now.
+# system error; and of the class 25 that the server takes no writes for now, or has waited too long for our next word.
 _OUTAGE_CLASSES: Final = ("08", "53", "57", "58")
-_OUTAGE_STATES: Final = {"25006"}
+_OUTAGE_STATES: Final = {"25006", "25P03"}
 # Serialization failure, deadlock: the server asks for the same once more.
 _AGAIN_STATES: Final = {"40001", "40P01"}
+
+# Numeric value out of range, check violation: the one check that there is bounds a sum.
+_TOO_MUCH_STATES: Final = {"22003", "23514"}
+_SQLITE_CHECK: Final = 275
 
 # SQLite's primary result codes (sqlite.org, "Result and Error Codes"): BUSY, LOCKED, NOMEM, READONLY, IOERR, FULL,
 # CANTOPEN, PROTOCOL.
 _OUTAGE_CODES: Final = {5, 6, 7, 8, 10, 13, 14, 15}
+
+
+class Again(Exception):
+    """What a transaction has seen is not what it has locked: it is to be run once more."""
+
+
+class TooMuch(ValueError):
+    """A sum would be more than a ledger can count."""
+
+    def __init__(self) -> None:
+        super().__init__("this is more than a ledger can count: a sum of 2**63 - 1 nano-units")
+
+
+def is_too_much(error: BaseException) -> bool:
+    """Whether a sum of money has become too large."""
+    cause: BaseException = getattr(error, "orig", None) or error
+    if getattr(cause, "sqlite_errorcode", None) == _SQLITE_CHECK:
+        return True
+    return isinstance(error, DBAPIError) and _state(error.orig) in _TOO_MUCH_STATES
 
 
 def is_outage(error: BaseException) -> bool:

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from sqlalchemy import MetaData, select
+from sqlalchemy import MetaData
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -22,13 +22,17 @@ from earmark.clock import Clock
 from earmark.core.money import decimal_of, nano_of
 from earmark.core.settlement import UNSENT
 from earmark.errors import BackendUnavailable
+from earmark.ids import name_of, next_id
 from earmark.ledger.answers import Drift, LedgerHealth, Standing, SummaryLine, UsageRow
 from earmark.ledger.charge import Charge, Resolution
 from earmark.ledger.counting import NoFirstRow
+from earmark.ledger.expiry import post_expired
+from earmark.ledger.failures import TooMuch, is_too_much
 from earmark.ledger.line import Work
 from earmark.ledger.owed import Owed
 from earmark.ledger.periods import END, interval_of, moment
 from earmark.ledger.reading import By, Filter, Reading
+from earmark.ledger.rows import Held, adopt
 from earmark.ledger.store import PAUSE, Store, Unreachable
 from earmark.ledger.tables import Tables
 from earmark.ledger.writing import Writing
@@ -49,7 +53,6 @@ CLOSING_SECONDS: Final = 5.0
 """How long `aclose` tries to deliver what the database is owed."""
 
 _LONGEST_PAUSE: Final = 10.0
-_AT_ONCE: Final = 100  # expired amounts per look
 
 
 class Ledger:
@@ -127,7 +130,8 @@ class Ledger:
 
         Raises:
             BudgetExceeded: a budget has no room.
-            RequestIdConflict: the request id holds something else, or is in the log.
+            RequestIdConflict: the request id holds something else.
+            ValueError: together with what is pending it is more than a ledger can count.
             BackendUnavailable: the database cannot be reached, and no allowance is left.
         """
         await self._tidy()
@@ -140,14 +144,17 @@ class Ledger:
             raise
 
     async def _hold(self, charge: Charge) -> None:
+        undoing = _withdrawal(charge)  # by the name that it has now: it may adopt what is another's
         try:
-            await self._write(partial(self._writing.hold, charge=charge))
+            held = await self._write(partial(self._writing.hold, charge=charge))
         except Unreachable as outage:
             if outage.asked:  # it may have been held
-                self._owe(_withdrawal(charge))
+                self._owe(undoing)
             raise
+        if held is not None:
+            adopt(charge, held)
         if charge.gone:  # and has waited as long as it could
-            await self.resolve(_withdrawal(charge))
+            await self.resolve(undoing)
 
     def _admit_unsaid(self, charge: Charge, outage: Unreachable) -> None:
         """Admit without the database, as far as the allowance goes."""
@@ -160,6 +167,9 @@ class Ledger:
             raise BackendUnavailable(msg) from outage
         self._allowed += asked
         charge.unsaid = True
+        charge.reservation = name_of(
+            next_id()
+        )  # what may have been held is undone under the name that it had
 
     async def resolve(self, told: Resolution) -> bool:
         """Post what a charge has cost, or give it back; True iff it was open.
@@ -169,22 +179,32 @@ class Ledger:
         if told.charge.unsaid and told.verb in UNSENT:
             return True
         try:
-            return await self._write(self._resolving(told))
+            return await self._post(partial(self._writing.resolve, told=told, now=self.now()))
         except Unreachable:
             self._owe(told)
             return True
 
-    def _resolving(self, told: Resolution) -> Work[bool]:
-        return partial(self._writing.resolve, told=told, now=self.now())
+    async def _post(self, work: Callable[..., Coroutine[Any, Any, bool]]) -> bool:
+        """Post, or as much as can be counted: what has happened is logged, whatever somebody says that it costs."""
+        try:
+            return await self._write(work)
+        except TooMuch:
+            logger.warning("a cost is posted as far as it can be", extra=about("posting_capped"))
+            return await self._write(partial(work, capped=True))
 
     async def correct(self, request_id: str, cost: Decimal) -> bool:
         """Have a request cost what the provider's bill says, in the period of its admission.
+
+        Args:
+            request_id: the request's; of several that have had this id, one after another, the last is meant. A row's
+                `reservation` names any of them.
+            cost: what it has cost.
 
         Returns:
             True iff this changes anything.
 
         Raises:
-            ValueError: a bad cost, or there is no usage row of the request.
+            ValueError: a bad cost, one more than the ledger can count, or there is no usage row of the request.
             BackendUnavailable: the database cannot be reached.
         """
         nano = nano_of("cost", cost)
@@ -194,6 +214,7 @@ class Ledger:
             cost=nano,
             now=self.now(),
         )
+        await self._tidy(look=True)  # it may be owed, or have expired
         return bool(await self._asked(finish(self._write, work)))
 
     async def spent(self, budget: Budget) -> Decimal:
@@ -286,7 +307,7 @@ class Ledger:
         while (told := self._owed.take()) is not None:
             delivered = False
             try:
-                await self._write(self._resolving(told))
+                await self._post(partial(self._writing.resolve, told=told, now=self.now()))
                 delivered = True
             except Unreachable:
                 return False
@@ -302,6 +323,7 @@ class Ledger:
         retry = self._retries.pop(asyncio.get_running_loop(), None)
         if retry is not None:
             retry.cancel()
+            await asyncio.wait([retry], timeout=CLOSING_SECONDS)  # what it was at is owed again
         if self._owed.deliverable:
             try:
                 async with asyncio.timeout(CLOSING_SECONDS):
@@ -327,30 +349,10 @@ class Ledger:
                 await finish(self._post_expired, now)
 
     async def _post_expired(self, now: int) -> None:
-        pending = self.tables.pending
-        query = (
-            select(pending.c.request_id, pending.c.reservation)
-            .where(pending.c.expires_us <= now)
-            .order_by(pending.c.expires_us)
-            .limit(_AT_ONCE)
-        )
+        def post(held: Held) -> Coroutine[Any, Any, bool]:
+            return self._post(partial(self._writing.expire, held=held, now=now))
 
-        async def find(connection: AsyncConnection) -> Sequence[Any]:
-            return (await connection.execute(query)).all()
-
-        while found := await self._store.read(find):
-            for row in found:
-                work = partial(
-                    self._writing.expire,
-                    name=row.request_id,
-                    who=row.reservation,
-                    now=now,
-                )
-                if await self._write(work):
-                    logger.warning(
-                        "nobody resolved a request in time: what it held is posted",
-                        extra=about("posted_unresolved"),
-                    )
+        await post_expired(self.tables.pending, now, self._store.read, post)
 
     async def _write(self, work: Work[Result]) -> Result:
         while True:
@@ -362,6 +364,10 @@ class Ledger:
                         self._writing.counting.make_first_row, key=key, currency=missing.currency
                     )
                     await self._store.write(first)
+            except Exception as error:
+                if is_too_much(error):
+                    raise TooMuch from error
+                raise
             else:
                 self._allowed = 0  # the outage is over
                 return done

@@ -29,7 +29,7 @@ class Line:
     """The writer of one event loop.
 
     Args:
-        engine: of a SQLite database.
+        engine: of a SQLite database, whose driver begins no transaction by itself: it would be of a weaker kind.
         timeout: seconds that a commit, with all that is in it, may take.
     """
 
@@ -75,29 +75,36 @@ class Line:
         """Run all of a batch and commit once; the result of each, or the error that it raised."""
         connection = await self._connected()
         driver: Any = (await connection.get_raw_connection()).driver_connection
-        await driver.execute("BEGIN IMMEDIATE")
+        await driver.execute_fetchall("BEGIN IMMEDIATE")
         alone = len(batch) == 1
-        results = [await self._run_one(connection, one.work, alone=alone) for one in batch]
+        results = [await self._run_one(connection, driver, one.work, alone=alone) for one in batch]
         undone = alone and isinstance(results[0], Exception)
         # By the driver's own words: through the engine each would be three trips to its thread.
         await (driver.rollback() if undone else driver.commit())
         return results
 
     async def _run_one(
-        self, connection: AsyncConnection, work: Work[Any], *, alone: bool
+        self,
+        connection: AsyncConnection,
+        driver: Any,  # noqa: ANN401 - aiosqlite's connection
+        work: Work[Any],
+        *,
+        alone: bool,
     ) -> object:
         if alone:
             try:
                 return await work(connection)
             except Exception as error:  # noqa: BLE001 - it is its caller's
                 return error
-        await connection.exec_driver_sql("SAVEPOINT one")
+        await driver.execute_fetchall("SAVEPOINT one")
         try:
             result = await work(connection)
-        except Exception as error:  # noqa: BLE001 - it is its caller's
-            await connection.exec_driver_sql("ROLLBACK TO one")
+        except Exception as error:
+            if not driver.in_transaction:  # a disk that is full may undo all of it, savepoints too
+                raise
+            await driver.execute_fetchall("ROLLBACK TO one")
             return error
-        await connection.exec_driver_sql("RELEASE one")
+        await driver.execute_fetchall("RELEASE one")
         return result
 
     async def _fail(self, batch: list[_Waiting], error: BaseException) -> None:
@@ -110,9 +117,7 @@ class Line:
 
     async def _connected(self) -> AsyncConnection:
         if self._connection is None:
-            # The driver begins no transaction by itself then, of which it would have a weaker kind.
             self._connection = await self._engine.connect()
-            await self._connection.execution_options(isolation_level="AUTOCOMMIT")
         return self._connection
 
     async def _disconnect(self) -> None:

@@ -31,6 +31,21 @@ class Interval(NamedTuple):
 
 ALWAYS: Final = Interval(BEGINNING, END)
 
+SLICE_US: Final = 900 * 1_000_000
+"""A quarter of an hour: every zone's clock differs from UTC by whole ones (since 1972), so that each period is made of
+them."""
+
+
+def slice_of(at: int) -> Interval:
+    """The quarter of an hour that an instant is in."""
+    starts = at // SLICE_US * SLICE_US
+    return Interval(starts, starts + SLICE_US)
+
+
+def is_sliced(interval: Interval) -> bool:
+    """Whether an interval is made of whole quarters of an hour."""
+    return not (interval.starts % SLICE_US or interval.ends % SLICE_US)
+
 
 def interval_of(budget: Budget, at: int) -> Interval:
     """The period of a budget that an instant is in."""

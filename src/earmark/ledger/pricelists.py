@@ -77,12 +77,14 @@ class PriceList:
             read: Any = tomllib.loads(text, parse_float=Decimal)
         else:
             read = json.loads(text, parse_float=Decimal)
-        strange = set(read) - {"models", "version", "currency", "default"}
-        if strange or "models" not in read:
-            found = ", ".join(sorted(read)) or "nothing"
+        listed = _mapping(f"{path}", read)
+        strange = set(listed) - {"models", "version", "currency", "default"}
+        if strange or "models" not in listed:
+            found = ", ".join(sorted(listed)) or "nothing"
             msg = f"{path}: a price list has models, and may have version, currency and default; this has {found}"
             raise ValueError(msg)
-        return cls(read.pop("models"), **read)
+        models = _mapping(f"{path}: models", listed.pop("models"))
+        return cls(models, **listed)
 
     def price(self, model: str, at: datetime) -> Price | None:
         """What a model costs at a moment."""
@@ -131,7 +133,7 @@ class LiteLLMPrices:
     def price(self, model: str, at: datetime) -> Price | None:
         """What a model costs."""
         entry = self._prices.get(model)
-        if entry is None or entry.get("input_cost_per_token") is None:
+        if entry is None or not _is_priced(entry):
             return self._default.price(model, at)
         steps = [
             int(name.removeprefix(_ABOVE).removesuffix("k_tokens"))
@@ -156,6 +158,13 @@ _LITELLM: Final = {
     "cache_write": "cache_creation_input_token_cost",
     "reasoning": "output_cost_per_reasoning_token",
 }
+
+
+def _is_priced(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry says what tokens cost, those that it generates too: an embedding generates none."""
+    generates = entry.get("mode") in {"chat", "completion", "responses"}
+    needed = ["input_cost_per_token", *(["output_cost_per_token"] if generates else [])]
+    return all(entry.get(field) is not None for field in needed)
 
 
 def _litellm_rates(model: str, entry: Mapping[str, Any], suffix: str) -> Rates:
@@ -250,20 +259,38 @@ def _dated(
     currency: str,
 ) -> tuple[_Dated, ...]:
     """What is stated for a model."""
-    several = [stated] if isinstance(stated, Mapping) else list(stated)
+    several: list[tuple[str, Any]] = [(model, stated)]
+    if isinstance(stated, Sequence) and not isinstance(stated, str):
+        several = [(f"{model}[{number}]", one) for number, one in enumerate(stated)]
     found: list[_Dated] = []
-    for number, one in enumerate(several):
-        place = f"{model}" if isinstance(stated, Mapping) else f"{model}[{number}]"
+    for place, said in several:
+        one = _mapping(place, said)
         strange = set(one) - set(_RATES) - _MORE
         if strange:
             msg = f"{place}: no price has {', '.join(sorted(map(repr, strange)))}"
             raise ValueError(msg)
-        long = tuple(
-            (int(above), _rates(f"{place}.long[{above}]", {**one, **rates}))
-            for above, rates in one.get("long", {}).items()
-        )
+        long = _long(f"{place}.long", one)
         price = Price(_rates(place, one), str(one.get("version", version)), currency, long)
         found.append(_Dated(price, _moment(place, one, "from"), _moment(place, one, "until")))
+    return tuple(found)
+
+
+def _mapping(place: str, found: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever stands there
+    if isinstance(found, Mapping):
+        return dict(cast("Mapping[str, Any]", found))
+    msg = f"{place} must be a mapping, not {found!r}"
+    raise ValueError(msg)
+
+
+def _long(place: str, stated: Mapping[str, Any]) -> tuple[tuple[int, Rates], ...]:
+    """Numbers of input tokens, and the rates beyond them: those that are not stated stay."""
+    found: list[tuple[int, Rates]] = []
+    for above, rates in _mapping(place, stated.get("long", {})).items():
+        if not str(above).isdecimal():
+            msg = f"{place} must be a mapping of input tokens to rates, not of {above!r}"
+            raise ValueError(msg)
+        step = f"{place}[{above}]"
+        found.append((int(above), _rates(step, {**stated, **_mapping(step, rates)})))
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from datetime import date, datetime
 from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import ColumnElement, Select, case, func, or_, select
+from sqlalchemy import Column, ColumnElement, Select, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from earmark.budgets import Budget
@@ -18,15 +18,19 @@ from earmark.core.money import decimal_of
 from earmark.ledger.answers import Drift, SummaryLine, UsageRow
 from earmark.ledger.counting import Counting
 from earmark.ledger.judging import Sums
-from earmark.ledger.periods import BEGINNING, END, Interval, interval_of, microseconds, moment
+from earmark.ledger.periods import (
+    BEGINNING,
+    END,
+    SLICE_US,
+    Interval,
+    interval_of,
+    microseconds,
+    moment,
+)
 from earmark.ledger.tables import Tables
-from earmark.limits import MICROSECONDS
 from earmark.usage import Usage
 
 By = Literal["day", "model", "key"]
-
-# Every zone's clock differs from UTC by whole quarters of an hour, since 1972 everywhere: a day is made of these.
-_QUARTER_US: Final = 900 * MICROSECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Reading:
         self._counting = counting
 
     async def sums(self, connection: AsyncConnection, budget: Budget, at: int) -> Sums:
-        """What a budget's period has at an instant: its total, or the log where none is kept yet."""
+        """What a budget's period has at an instant: its total, or that of its parts where none is kept yet."""
         totals = self._tables.totals
         interval = interval_of(budget, at)
         query = select(totals.c.posted, totals.c.pending).where(
@@ -78,7 +82,7 @@ class Reading:
         row = (await connection.execute(query)).one_or_none()
         if row is not None:
             return Sums(row.posted, row.pending)
-        return await self._counting.recomputed(connection, budget.key, budget.currency, interval)
+        return await self._counting.summed(connection, budget.key, budget.currency, interval)
 
     async def rows(
         self,
@@ -108,7 +112,7 @@ class Reading:
     ) -> tuple[SummaryLine, ...]:
         """Sums by day, model and key, in that order of the groups which was asked for."""
         usage = self._tables.usage
-        quarter = usage.c.at_us // _QUARTER_US
+        quarter = usage.c.at_us // SLICE_US
         groups = {"day": quarter, "model": usage.c.model, "key": usage.c.key}
         columns = [groups[name].label(name) for name in by]
         query: Select[Any] = (
@@ -116,9 +120,9 @@ class Reading:
                 *columns,
                 usage.c.currency,
                 func.sum(case((usage.c.revision == 0, 1), else_=0)).label("requests"),
-                func.sum(usage.c.cost).label("cost"),
-                func.sum(usage.c.input_tokens).label("input_tokens"),
-                func.sum(usage.c.output_tokens).label("output_tokens"),
+                *_halves(usage.c.cost),
+                *_halves(usage.c.input_tokens),
+                *_halves(usage.c.output_tokens),
             )
             .where(*which.conditions(self._tables))
             .group_by(*(groups[name] for name in by), usage.c.currency)
@@ -128,14 +132,13 @@ class Reading:
         for row in (await connection.execute(query)).mappings():
             names = {name: row[name] for name in by}
             if "day" in names:
-                names["day"] = moment(names["day"] * _QUARTER_US).astimezone(place).date()
+                names["day"] = moment(names["day"] * SLICE_US).astimezone(place).date()
             group = (*(names.get(name) for name in by), row["currency"])
             had = sums.setdefault(group, [0, 0, None, None])
-            for position, column in enumerate(
-                ("requests", "cost", "input_tokens", "output_tokens")
-            ):
-                if row[column] is not None:
-                    had[position] = (had[position] or 0) + int(row[column])
+            found = [row["requests"], *(_whole(row, column) for column in _SUMMED)]
+            for position, value in enumerate(found):
+                if value is not None:
+                    had[position] = (had[position] or 0) + value
         ordered = sorted(sums, key=lambda group: [(part is not None, part) for part in group])
         return tuple(_summary_line(by, group, sums[group]) for group in ordered)
 
@@ -173,10 +176,14 @@ class Reading:
         return (*drifts, *await self._uncounted(connection))
 
     async def _uncounted(self, connection: AsyncConnection) -> list[Drift]:
-        """Keys that the log names, and that have no total at all; lines that are not what their entry costs."""
+        """Keys that the log names, and that have no total of that time; lines that are not what their entry costs."""
         lines, totals, usage = self._tables.lines, self._tables.totals, self._tables.usage
+        quarter = lines.c.at_us // SLICE_US
         known = select(totals.c.id).where(
-            totals.c.key == lines.c.key, totals.c.currency == lines.c.currency
+            totals.c.key == lines.c.key,
+            totals.c.currency == lines.c.currency,
+            totals.c.ends_us == (quarter + 1) * SLICE_US,
+            totals.c.starts_us == quarter * SLICE_US,
         )
         differs = or_(~known.exists(), lines.c.cost != usage.c.cost, lines.c.at_us != usage.c.at_us)
         query: Select[Any, Any, Any, Any] = (
@@ -205,6 +212,23 @@ class Reading:
         ]
 
 
+_SUMMED: Final = ("cost", "input_tokens", "output_tokens")
+_HALF: Final = 2**32
+
+
+def _halves(column: Column[Any]) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    """The sum of a column in two, neither of which can become more than a database's integer holds."""
+    return (
+        func.sum(column // _HALF).label(f"{column.name}_high"),
+        func.sum(column % _HALF).label(f"{column.name}_low"),
+    )
+
+
+def _whole(row: Mapping[Any, Any], name: str) -> int | None:
+    high, low = row[f"{name}_high"], row[f"{name}_low"]
+    return None if high is None else int(high) * _HALF + int(low)
+
+
 def _usage_row(row: Any, keys: list[str]) -> UsageRow:  # noqa: ANN401 - a row
     usage = Usage(
         row.input_tokens,
@@ -218,6 +242,7 @@ def _usage_row(row: Any, keys: list[str]) -> UsageRow:  # noqa: ANN401 - a row
     return UsageRow(
         id=row.id,
         request_id=row.request_id,
+        reservation=row.reservation,
         revision=row.revision,
         key=row.key,
         budget_keys=tuple(sorted(keys)),

@@ -62,6 +62,13 @@ def held_of(row: Any) -> Held:  # noqa: ANN401 - a row
     )
 
 
+def adopt(charge: Charge, held: Held) -> None:
+    """Have a charge be what was pending under its request id before (R9)."""
+    charge.reservation, charge.at, charge.price = held.reservation, held.at, held.price
+    charge.key, charge.metadata = held.key, held.metadata
+    charge.adopted = True
+
+
 def held_by(charge: Charge) -> Held:
     """What is known of a charge that no pending row is of."""
     return Held(
@@ -125,17 +132,6 @@ def token_columns(told: Resolution | None) -> dict[str, int | None]:
     }
 
 
-def line_row(number: int, key: str, held: Held, cost: int) -> dict[str, Any]:
-    """That an entry of the log counts in a key."""
-    return {
-        "usage_id": number,
-        "key": key,
-        "currency": held.currency,
-        "at_us": held.at,
-        "cost": cost,
-    }
-
-
 def total_row(key: str, currency: str, interval: Interval, sums: Sums) -> dict[str, Any]:
     """What a key has in an interval."""
     return {
@@ -145,4 +141,5 @@ def total_row(key: str, currency: str, interval: Interval, sums: Sums) -> dict[s
         "ends_us": interval.ends,
         "posted": sums.posted,
         "pending": sums.pending,
+        "begun": 0,
     }

@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -18,8 +19,9 @@ from sqlalchemy import event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from earmark.ledger.failures import asks_again, is_outage
+from earmark.ledger.failures import Again, asks_again, is_outage
 from earmark.ledger.line import Line, Work
+from earmark.ledger.statements import dialect_of
 from earmark.shielding import in_trio
 
 Result = TypeVar("Result")
@@ -53,6 +55,7 @@ class _Place(NamedTuple):
     """What one event loop has."""
 
     engine: AsyncEngine
+    writer: AsyncEngine  # the same, for what writes
     line: Line | None
     turns: asyncio.Semaphore  # who waits for its turn waits for no answer: a queue is no outage
 
@@ -68,12 +71,14 @@ class Store:
     def __init__(self, database: str | URL | AsyncEngine, timeout: float) -> None:
         self._given = database if isinstance(database, AsyncEngine) else None
         self._url = database.url if isinstance(database, AsyncEngine) else _url(database)
-        self.dialect: Final = self._url.get_backend_name()
-        if self.dialect not in _DRIVERS:
-            msg = f"a ledger is kept in SQLite or PostgreSQL, not in {self.dialect!r}"
+        kind = self._url.get_backend_name()
+        if kind not in _DRIVERS:
+            msg = f"a ledger is kept in SQLite or PostgreSQL, not in {kind!r}"
             raise ValueError(msg)
+        self._is_sqlite: Final = kind == "sqlite"
+        self.dialect: Final = dialect_of(self._url)
         name = self._url.database
-        self._only_one = self.dialect == "sqlite" and (
+        self._only_one = self._is_sqlite and (
             not name or name == ":memory:" or "mode=memory" in str(self._url)
         )
         self._timeout = timeout
@@ -102,7 +107,7 @@ class Store:
         place = self._place()
         if place.line is not None:
             return await self._answered(place, place.line.run, work, patient=patient)
-        return await self._answered(place, partial(_run, place.engine), work, patient=patient)
+        return await self._answered(place, partial(_run, place.writer), work, patient=patient)
 
     async def read(self, work: Work[Result], *, patient: bool = False) -> Result:
         """Run work that changes nothing, on what was committed at one moment.
@@ -120,14 +125,16 @@ class Store:
         return await self._answered(place, partial(_look, place.engine), work, patient=patient)
 
     async def aclose(self) -> None:
-        """Close what this loop has open; an engine that was handed in stays open."""
+        """Close what this loop has open, if its server listens; an engine that was handed in stays open."""
         place = self._places.pop(asyncio.get_running_loop(), None)
         if place is None:
             return
         if place.line is not None:
             await place.line.aclose()
         if self._given is None:
-            await place.engine.dispose()
+            with suppress(TimeoutError):  # each connection says goodbye, and waits for an answer
+                async with asyncio.timeout(self._timeout):
+                    await place.engine.dispose()
 
     async def _answered(
         self, place: _Place, ask: _Ask[Result], work: Work[Result], *, patient: bool
@@ -178,12 +185,15 @@ class Store:
         engine = self._given
         if engine is None:
             engine = create_async_engine(self._url)
-            if self.dialect == "sqlite":
-                event.listen(engine.sync_engine, "connect", self._prepare)
-        line = Line(engine, self._timeout) if self.dialect == "sqlite" else None
-        return _Place(engine, line, asyncio.Semaphore(_AT_ONCE))
+            prepare = self._prepare_sqlite if self._is_sqlite else self._prepare_postgresql
+            event.listen(engine.sync_engine, "connect", prepare)
+        # Each statement is to see what was committed before it, whatever a server's default is. It costs no message.
+        level = "AUTOCOMMIT" if self._is_sqlite else "READ COMMITTED"
+        writer = engine.execution_options(isolation_level=level)
+        line = Line(writer, self._timeout) if self._is_sqlite else None
+        return _Place(engine, writer, line, asyncio.Semaphore(_AT_ONCE))
 
-    def _prepare(self, connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
+    def _prepare_sqlite(self, connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
         """A SQLite connection: readers beside the writer, commits that a power cut leaves, patience with others."""
         cursor = connection.cursor()
         for pragma in (
@@ -195,15 +205,25 @@ class Store:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
+    def _prepare_postgresql(self, connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
+        """A connection that gives up its locks when its process stands still: others wait for the same keys."""
+        cursor = connection.cursor()
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {round(self._timeout * 1_000)}")
+        cursor.close()
+        connection.commit()
+
 
 async def _run(engine: AsyncEngine, work: Work[Result]) -> Result:
+    """Run work in a transaction of PostgreSQL's; once more where that is what its server, or the work, asks for."""
     tries = 0
     while True:
-        tries += 1
         try:
             async with engine.begin() as connection:
                 return await work(connection)
+        except Again:  # somebody else has got on
+            continue
         except Exception as error:
+            tries += 1
             if tries == _TRIES or not asks_again(error):
                 raise
 

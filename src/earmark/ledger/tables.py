@@ -5,7 +5,8 @@
     lines    one for every budget key that an entry of the log counts in
     pending  what open requests hold; a row goes when its request is resolved
     totals   posted and pending sums of a key in one interval of time: never more than the log says, and always to be
-             had from it again. A key's first row is of all time; whoever has that row locked has the key
+             had from it again. A key's first row is of all time; whoever has that row locked has the key. Beside the
+             periods of budgets there is one for each quarter of an hour in which anything counts
 
 Money is in nano-units, time in microseconds since the epoch, both whole numbers.
 """
@@ -34,6 +35,13 @@ from sqlalchemy.types import TypeDecorator
 from earmark.core.money import MAX_NANO
 
 
+def written(name: str) -> str:
+    """A name as it stands in a table."""
+    if "\\" not in name and "\0" not in name:
+        return name
+    return name.replace("\\", "\\\\").replace("\0", "\\0")
+
+
 class Name(TypeDecorator[str]):
     """A key, an id or a model: any text (R13). PostgreSQL's have no NUL, so that it is written as an escape."""
 
@@ -42,9 +50,7 @@ class Name(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """As it is written."""
-        if value is None or ("\\" not in value and "\0" not in value):
-            return value
-        return value.replace("\\", "\\\\").replace("\0", "\\0")
+        return None if value is None else written(value)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:  # noqa: ANN401 - as its base
         """As it was."""
@@ -97,7 +103,8 @@ class Tables:
             Column("at_us", BigInteger, nullable=False),
             Column("resolved_us", BigInteger, nullable=False),
             Column("metadata", Text),
-            UniqueConstraint("request_id", "revision", name=f"{name}_request"),
+            UniqueConstraint("reservation", "revision", name=f"{name}_reservation"),
+            Index(f"{name}_request", "request_id", "id"),
             Index(f"{name}_at", "at_us", "id"),
             Index(f"{name}_key", "key", "at_us"),
         )
@@ -148,6 +155,9 @@ class Tables:
             Column("ends_us", BigInteger, nullable=False),
             Column("posted", BigInteger, nullable=False),
             Column("pending", BigInteger, nullable=False),
+            Column(
+                "begun", BigInteger, nullable=False
+            ),  # in a first row: how many others the key has
             CheckConstraint(bound, name=f"{name}_bound"),
             # Of a key's many periods those that have not ended come last, and are found without the others.
             UniqueConstraint("key", "currency", "ends_us", "starts_us", name=f"{name}_interval"),

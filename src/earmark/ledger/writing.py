@@ -1,8 +1,6 @@
 """The transactions that write: hold, resolve, correct. Each is one function of a connection that has begun one.
 
-The order of locks is the same everywhere, so that none waits for another in a circle: first the request's own rows (in
-`pending`, then in `usage`), then the first rows of its keys in the order of their ids. Whoever has a key's first row
-has every row of the key, so that a period's total can be made from the log while nobody posts to it.
+What each does to the tables, and the order of their locks, is in `changes`; what each means is here.
 """
 
 from __future__ import annotations
@@ -10,25 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import Dialect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from earmark.core.money import MAX_NANO
 from earmark.core.settlement import UNSENT
 from earmark.errors import RequestIdConflict
-from earmark.ids import is_name
 from earmark.ledger.charge import Charge, Resolution
 from earmark.ledger.costing import posted
-from earmark.ledger.counting import Counting
+from earmark.ledger.counting import Count, Counting
+from earmark.ledger.failures import Again
+from earmark.ledger.in_postgresql import InPostgreSQL
+from earmark.ledger.in_sqlite import InSQLite
 from earmark.ledger.judging import judge
-from earmark.ledger.periods import interval_of
+from earmark.ledger.periods import ALWAYS, interval_of
 from earmark.ledger.rows import (
     Held,
     entry_row,
     held_by,
     held_of,
     held_of_entry,
-    line_row,
     pending_row,
     token_columns,
 )
@@ -43,69 +43,51 @@ OUTCOMES: Final = {
 EXPIRED: Final = "expired"
 CORRECTED: Final = "corrected"
 
+_NEVER: Final = -1
+"""When a row expires that is there for one transaction alone."""
+
 
 class Writing:
     """The transactions on one ledger's tables.
 
     Args:
         tables: the tables.
-        dialect: `sqlite` or `postgresql`.
+        dialect: that of its database.
         expiry_us: microseconds for which an amount is pending.
         keeps: whether a request whose outcome is unknown costs what it held.
     """
 
-    def __init__(self, tables: Tables, dialect: str, expiry_us: int, *, keeps: bool) -> None:
+    def __init__(self, tables: Tables, dialect: Dialect, expiry_us: int, *, keeps: bool) -> None:
         self.counting = Counting(tables, dialect)
         self._tables = tables
         self._expiry_us = expiry_us
         self._keeps = keeps
-        insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
-        pending, usage = tables.pending, tables.usage
-        self._hold = insert(pending).on_conflict_do_nothing()
-        self._take = (
-            pending.delete()
-            .where(
-                pending.c.request_id == bindparam("name"),
-                pending.c.reservation == bindparam("who"),
-            )
-            .returning(*pending.c)
-        )
-        self._log = usage.insert().returning(usage.c.id)
-        self._log_first = insert(usage).on_conflict_do_nothing().returning(usage.c.id)
-        self._lines = tables.lines.insert()
+        changes = InSQLite if dialect.name == "sqlite" else InPostgreSQL
+        self._changes = changes(tables, dialect, self.counting)
+        self._insert = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
 
-    async def hold(self, connection: AsyncConnection, charge: Charge) -> None:
-        """Set a charge's amount aside, or take over what is pending under its request id.
+    async def hold(self, connection: AsyncConnection, charge: Charge) -> Held | None:
+        """Set a charge's amount aside; or return what is pending under its request id, which is its from then on.
 
         Raises:
             BudgetExceeded: a budget has no room.
-            RequestIdConflict: the request id holds something else, or is in the log.
+            RequestIdConflict: the request id holds something else.
         """
+        count = Count(charge.keys, charge.currency, charge.at, pending=charge.amount)
         row = pending_row(charge, charge.at + self._expiry_us)
-        done = await connection.execute(self._hold, row)
-        if not done.rowcount:
-            await self._adopt(connection, charge)
-            return
-        if charge.chosen and await self._was_used(connection, charge.request_id):
-            raise RequestIdConflict(charge.request_id)
-        sums = await self.counting.add(
-            connection, charge.keys, charge.currency, charge.at, pending=charge.amount
-        )
+        totals = await self._changes.put(connection, row, count)
+        if totals is None:
+            return await self._adopt(connection, charge)
         for budget in charge.budgets:
             interval = interval_of(budget, charge.at)
-            if (budget.key, interval) not in sums:
-                sums[budget.key, interval] = await self.counting.begin(
+            if (budget.key, interval) not in totals:
+                totals[budget.key, interval] = await self.counting.begin(
                     connection, budget.key, charge.currency, interval
                 )
-        judge(charge, sums)
+        judge(charge, totals)
+        return None
 
-    async def _was_used(self, connection: AsyncConnection, name: str) -> bool:
-        """Whether a name is in the log, or an id of the library's that its caller may have meant by it."""
-        meant = name.removeprefix("=")
-        entries = await self._entries(connection, name)
-        return bool(entries or (is_name(meant) and await self._entries(connection, meant)))
-
-    async def _adopt(self, connection: AsyncConnection, charge: Charge) -> None:
+    async def _adopt(self, connection: AsyncConnection, charge: Charge) -> Held:
         """The request id is open: the same request has come before, through another process it may be."""
         pending = self._tables.pending
         mark = (
@@ -115,42 +97,72 @@ class Writing:
             .returning(*pending.c)
         )
         row = (await connection.execute(mark)).one_or_none()
-        if row is None:  # it was resolved a moment ago
-            raise RequestIdConflict(charge.request_id)
+        if row is None:  # it was resolved a moment ago: the id is free
+            raise Again
         held = held_of(row)
         mine = (charge.keys, charge.model, charge.currency, charge.amount)
         if mine != (held.keys, held.model, held.currency, held.amount):
             raise RequestIdConflict(charge.request_id)
-        charge.reservation, charge.at, charge.price = held.reservation, held.at, held.price
-        charge.adopted = True
+        return held
 
-    async def resolve(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
-        """Post what a charge has cost, or give it back; True iff it was open."""
+    async def resolve(
+        self, connection: AsyncConnection, told: Resolution, now: int, *, capped: bool = False
+    ) -> bool:
+        """Post what a charge has cost, or give it back; True iff it was open.
+
+        Args:
+            connection: of the transaction.
+            told: how it is resolved.
+            now: in microseconds.
+            capped: only as much of the cost as the totals can count.
+        """
         charge = told.charge
         if charge.unsaid:
-            return told.verb in UNSENT or await self._post_unsaid(connection, told, now)
-        if told.verb == "withdraw" and await self._is_adopted(connection, charge):
-            return False  # somebody else has been given it (R9)
-        row = await self._taken(connection, charge.request_id, charge.reservation)
-        if row is None:
-            return await self._resolve_late(connection, told, now)
-        held = held_of(row)
-        if told.verb in UNSENT:
-            await self.counting.add(
-                connection, held.keys, held.currency, held.at, pending=-held.amount
+            return told.verb in UNSENT or await self._post_unsaid(
+                connection, told, now, capped=capped
             )
-            return True
-        await self._post(connection, held, told, now, outcome=OUTCOMES[told.verb])
-        return True
+        if told.verb == "withdraw":
+            return await self._withdraw(connection, told, now)
+        held = held_by(charge) if charge.placed else await self._pending(connection, charge)
+        if held is None:
+            done = False
+        elif told.verb == "cancel":
+            done = await self._take(connection, held)
+        else:
+            entry = self._entry(held, told, now, OUTCOMES[told.verb])
+            done = await self._post(connection, held, entry, capped=capped)
+        return done or await self._resolve_late(connection, told, now, capped=capped)
 
-    async def expire(self, connection: AsyncConnection, name: str, who: str, now: int) -> bool:
+    async def _withdraw(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
+        """Undo a hold whose answer nobody heard, unless somebody else has been given it since (R9)."""
+        pending = self._tables.pending
+        charge = told.charge
+        row = pending_row(Charge(charge.request_id, charge.reservation), _NEVER)
+        # Its commit may be on its way yet, in a connection that was given up. A row of the same id waits for that.
+        look = (
+            self._insert(pending)
+            .values(row)
+            .on_conflict_do_update(
+                index_elements=[pending.c.request_id], set_={"adopted": pending.c.adopted}
+            )
+            .returning(*pending.c)
+        )
+        found = (await connection.execute(look)).one()
+        if found.reservation == charge.reservation:
+            if found.adopted:
+                return False
+            await self._take(connection, held_of(found))
+            if found.expires_us != _NEVER:
+                return True
+        return await self._resolve_late(connection, told, now)
+
+    async def expire(
+        self, connection: AsyncConnection, held: Held, now: int, *, capped: bool = False
+    ) -> bool:
         """Post what a holder that is gone has held, as it stands; False: somebody has resolved it by now."""
-        row = await self._taken(connection, name, who)
-        if row is None:
-            return False
-        told = Resolution(Charge(name, who), "abandon")
-        await self._post(connection, held_of(row), told, now, outcome=EXPIRED)
-        return True
+        told = Resolution(Charge(held.request_id, held.reservation), "abandon")
+        entry = self._entry(held, told, now, EXPIRED)
+        return await self._post(connection, held, entry, capped=capped)
 
     async def correct(self, connection: AsyncConnection, name: str, cost: int, now: int) -> bool:
         """Have a request cost what its bill says; False: it does already.
@@ -158,7 +170,11 @@ class Writing:
         Raises:
             ValueError: there is no row of it.
         """
-        entries = await self._entries(connection, name)
+        usage = self._tables.usage
+        query = select(usage.c.reservation).where(usage.c.revision == 0)
+        latest = query.where(usage.c.request_id == name).order_by(usage.c.id.desc()).limit(1)
+        who = (await connection.execute(latest)).scalar_one_or_none()
+        entries = await self._entries(connection, name if who is None else who)
         if not entries:
             msg = (
                 f"there is no usage row of request {name!r}: it was never made, or it is still open"
@@ -176,57 +192,77 @@ class Writing:
         await self._revise(connection, entries, words)
         return True
 
-    async def _taken(self, connection: AsyncConnection, name: str, who: str) -> Any | None:  # noqa: ANN401 - a row
-        return (await connection.execute(self._take, {"name": name, "who": who})).one_or_none()
-
-    async def _is_adopted(self, connection: AsyncConnection, charge: Charge) -> bool:
+    async def _pending(self, connection: AsyncConnection, charge: Charge) -> Held | None:
+        """What is pending for a charge of which nothing but the name is known."""
         pending = self._tables.pending
-        query = select(pending.c.adopted).where(
+        query = select(pending).where(
             pending.c.request_id == charge.request_id,
             pending.c.reservation == charge.reservation,
         )
-        return bool((await connection.execute(query.with_for_update())).scalar_one_or_none())
+        row = (await connection.execute(query)).one_or_none()
+        return None if row is None else held_of(row)
 
-    async def _entries(self, connection: AsyncConnection, name: str) -> Sequence[Any]:
-        """What the log says of a request, in order; nobody else adds to it meanwhile."""
+    async def _entries(self, connection: AsyncConnection, who: str) -> Sequence[Any]:
+        """What the log says of a reservation, in order; nobody else adds to it meanwhile."""
         usage = self._tables.usage
-        query: Select[Any] = (
-            select(usage).where(usage.c.request_id == name).order_by(usage.c.revision)
-        )
-        found: Sequence[Any] = (await connection.execute(query.with_for_update())).all()
+        of_it = usage.c.reservation == who
+        # In a statement of its own: the next one then sees what others have added.
+        first = select(usage.c.id).where(of_it, usage.c.revision == 0).with_for_update()
+        await connection.execute(first)
+        query = select(usage).where(of_it).order_by(usage.c.revision)
+        found: Sequence[Any] = (await connection.execute(query)).all()
         return found
 
-    async def _post(
-        self, connection: AsyncConnection, held: Held, told: Resolution, now: int, *, outcome: str
-    ) -> None:
-        """Turn what is pending into what it has cost."""
-        entry = self._entry(held, told, now, outcome)
-        number = (await connection.execute(self._log_first, entry)).scalar_one_or_none()
-        if number is None:
-            # It was admitted a second time while the database could not be asked, and is in the log by that.
-            await self.counting.add(
-                connection, held.keys, held.currency, held.at, pending=-held.amount
-            )
-        else:
-            await self._count_in(connection, number, held, entry["cost"], -held.amount)
+    async def _take(self, connection: AsyncConnection, held: Held) -> bool:
+        """Give back what is pending; False: it is not."""
+        count = Count(held.keys, held.currency, held.at, pending=-held.amount)
+        name, who = held.request_id, held.reservation
+        return await self._changes.take(connection, name, who, count) is not None
 
-    async def _post_unsaid(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
-        """Log a request that was admitted while nobody could be asked; its record came with its resolver."""
-        charge = told.charge
-        held = held_by(charge)
+    async def _post(
+        self, connection: AsyncConnection, held: Held, entry: dict[str, Any], *, capped: bool
+    ) -> bool:
+        """Turn what is pending into what it has cost; False: it is not pending."""
+        if capped:
+            await self._cap(connection, held, entry)
+        count = Count(held.keys, held.currency, held.at, entry["cost"], -held.amount)
+        name, who = held.request_id, held.reservation
+        return await self._changes.post(connection, name, who, entry, count) is not None
+
+    async def _post_unsaid(
+        self, connection: AsyncConnection, told: Resolution, now: int, *, capped: bool
+    ) -> bool:
+        """Log a request that was admitted while nobody could be asked; its record came with its resolver.
+
+        False: a first copy of this message was here, and nobody heard of it.
+        """
+        held = held_by(told.charge)
         entry = self._entry(held, told, now, OUTCOMES[told.verb])
-        number = (await connection.execute(self._log_first, entry)).scalar_one_or_none()
-        if number is None:
-            (first, *_) = await self._entries(connection, charge.request_id)
-            if first.reservation == charge.reservation:
-                return False  # a first copy of this message was here, and nobody heard of it
-            # The id was used before, which nobody could say: it is logged under its own name, so that it counts.
-            entry["request_id"] = charge.reservation
-            number = (await connection.execute(self._log_first, entry)).scalar_one_or_none()
-            if number is None:
-                return False
-        await self._count_in(connection, number, held, entry["cost"], 0)
-        return True
+        if capped:
+            await self._cap(connection, held, entry)
+        count = Count(held.keys, held.currency, held.at, entry["cost"])
+        return await self._changes.log(connection, entry, count) is not None
+
+    async def _cap(self, connection: AsyncConnection, held: Held, entry: dict[str, Any]) -> None:
+        """Have an entry cost no more than the totals of its keys can count."""
+        pending, totals = self._tables.pending, self._tables.totals
+        # Locks in their order: the request's own row, and then its keys.
+        mine = select(pending.c.request_id).where(pending.c.request_id == held.request_id)
+        await connection.execute(mine.with_for_update())
+        firsts = (
+            select(totals.c.posted)
+            .where(
+                totals.c.key.in_(held.keys),
+                totals.c.currency == held.currency,
+                totals.c.ends_us == ALWAYS.ends,
+                totals.c.starts_us == ALWAYS.starts,
+            )
+            .order_by(totals.c.id)
+            .with_for_update()
+        )
+        most = MAX_NANO - max((await connection.execute(firsts)).scalars().all(), default=0)
+        if entry["cost"] > most:
+            entry |= {"cost": most, "estimated": True}
 
     def _entry(self, held: Held, told: Resolution, now: int, outcome: str) -> dict[str, Any]:
         """The first entry of a request in the log."""
@@ -240,30 +276,15 @@ class Writing:
             "estimated": cost.estimated,
         }
 
-    async def _count_in(
-        self, connection: AsyncConnection, number: int, held: Held, cost: int, pending: int
-    ) -> None:
-        """Let an entry of the log count in every key that it names."""
-        if not held.keys:
-            return
-        await connection.execute(
-            self._lines, [line_row(number, key, held, cost) for key in held.keys]
-        )
-        await self.counting.add(
-            connection, held.keys, held.currency, held.at, posted=cost, pending=pending
-        )
-
-    async def _resolve_late(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
+    async def _resolve_late(
+        self, connection: AsyncConnection, told: Resolution, now: int, *, capped: bool = False
+    ) -> bool:
         """Nothing is pending: somebody was first, or this is a second copy, or the amount had expired.
 
         What was posted because nobody could be asked stands until somebody says better.
         """
         charge = told.charge
-        entries = [
-            entry
-            for entry in await self._entries(connection, charge.request_id)
-            if entry.reservation == charge.reservation
-        ]
+        entries = await self._entries(connection, charge.reservation)
         if not entries or entries[-1].outcome != EXPIRED:
             return False
         first = entries[0]
@@ -279,11 +300,16 @@ class Writing:
             "cost": cost - first.cost,
             "resolved_us": now,
         }
-        await self._revise(connection, entries, words)
+        await self._revise(connection, entries, words, capped=capped)
         return True
 
     async def _revise(
-        self, connection: AsyncConnection, entries: Sequence[Any], words: Mapping[str, Any]
+        self,
+        connection: AsyncConnection,
+        entries: Sequence[Any],
+        words: Mapping[str, Any],
+        *,
+        capped: bool = False,
     ) -> None:
         """Add an entry to what the log says of a request."""
         first = entries[0]
@@ -297,5 +323,7 @@ class Writing:
             "revision": entries[-1].revision + 1,
             **words,
         }
-        number = (await connection.execute(self._log, entry)).scalar_one()
-        await self._count_in(connection, number, held, words["cost"], 0)
+        if capped:
+            await self._cap(connection, held, entry)
+        count = Count(held.keys, held.currency, held.at, entry["cost"])
+        await self._changes.log(connection, entry, count)
