@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 from earmark.backends.protocol import Backend, Handle, Instant, Known
 from earmark.core.bill import Bill
@@ -17,6 +18,8 @@ from earmark.tokens import Tokens
 
 if TYPE_CHECKING:
     from earmark.streams.draining import ReadOn
+    from earmark.streams.observed import ObservedStream
+    from earmark.streams.options import Options, StreamOptions
 
 
 class Participant(Protocol):
@@ -221,3 +224,17 @@ class Office:
             teller = getattr(hold, "told", None)
             if isinstance(teller, Office):
                 teller.tell("expired", hold)
+
+
+@cache
+def stream_makers() -> tuple[
+    Callable[..., ObservedStream[Any]], Callable[[str, StreamOptions], Options]
+]:
+    """What makes a stream of options, and options of what was given: loaded with the first stream that there is.
+
+    An import statement within `Reservation.stream` would cost as much as all that it does.
+    """
+    from earmark.streams.observe import begin
+    from earmark.streams.options import options_of
+
+    return begin, options_of

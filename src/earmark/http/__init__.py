@@ -191,8 +191,6 @@ def _enforced(admission: Admission | Iterable[ScopeStatus]) -> Iterable[ScopeSta
     if statuses is None:
         return cast("Iterable[ScopeStatus]", admission)
     scopes = cast("Admission", admission).scopes
-    if all(scope.enforce for scope in scopes):
-        return statuses
     return [status for scope, status in zip(scopes, statuses, strict=True) if scope.enforce]
 
 
