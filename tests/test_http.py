@@ -251,6 +251,13 @@ def test_an_upstreams_refusal_is_passed_on() -> None:
         "x-should-retry": "false",
     }
     assert upstream_retry_headers({}) == {}
+    # What a server could not send, or what would be two headers, is nobody's word.
+    odd = {
+        "retry-after": "später €",
+        "retry-after-ms": "1\r\nset-cookie: a=b",
+        "x-should-retry": "",
+    }
+    assert upstream_retry_headers(odd) == {}
 
 
 @pytest.mark.parametrize(
