@@ -24,7 +24,7 @@ LIBRARY: Final = ROOT / "src" / "earmark"
 
 # A module imports only from rows above its own; the modules of one package import one another.
 ROWS: Final = (
-    {"errors", "amounts", "ids", "shielding"},
+    {"errors", "amounts", "ids", "shielding", "forking"},
     {"usage"},
     {"limits"},
     {"answers", "asks", "clock"},

@@ -44,6 +44,29 @@ async def test_r9_ids_work_without_limits() -> None:
         await table.play(R("r2", other, request_id="q"))
 
 
+async def test_r9_an_id_of_the_librarys_is_meant_before_a_name_that_reads_the_same() -> None:
+    """R9: somebody has chosen the next ids: who is given them is found by them, and the others when that is over."""
+    own, theirs = key("own", rpm=60), key("theirs", rpm=60)
+    async with Table() as table:
+        await table.play(R("first", own))
+        nonce, _, number = table.handles["first"].request_id.partition(".")
+        names = [f"{nonce}.{int(number) + ahead}" for ahead in range(8, 16)]
+        chosen = {name: await table.limiter.pre_commit(theirs, request_id=name) for name in names}
+        plain = [await table.limiter.pre_commit(own) for _ in range(16)]
+        twins = [one for one in plain if one.request_id in names]
+        assert len(twins) >= 4, "none of the names that were chosen has come"
+        for one in twins:
+            name = one.request_id
+            assert await table.limiter.pre_commit(own, request_id=name) is one
+            with pytest.raises(RequestIdConflict):
+                await table.limiter.pre_commit(theirs, request_id=name)
+            assert await one.cancel() is True
+            assert await table.limiter.pre_commit(theirs, request_id=name) is chosen[name]
+        for handle in (*plain, *chosen.values()):
+            assert await handle.cancel() is (handle not in twins)
+        await table.play(used("own.rpm", 1, scope=own), used("theirs.rpm", 0, scope=theirs))
+
+
 async def test_r9_an_open_id_is_open_whatever_its_scopes_limit() -> None:
     """R9: limits are no part of the comparison: taken away while the request runs, it is still this one."""
     limited, free = key("a", rpm=5, tpm=100), key("a")

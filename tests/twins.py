@@ -349,7 +349,7 @@ class Twins(Player):
 
     def is_traced(self, message: Message) -> bool:
         """Whether a resolution of this reservation leaves a trace: a late copy could count."""
-        return message.named or message.id in self.replayed
+        return bool(message.named) or message.id in self.replayed
 
     def resolved_soon(self, id_: str) -> bool:
         """Whether a reservation was resolved within the horizon."""

@@ -2,11 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from earmark.answers import Denial
+from earmark.backends.crossings import Over
 from earmark.core.hold import Hold
 from earmark.core.joint import parts_of
+from earmark.core.refusal import refusal
 from earmark.errors import EarmarkError
 from earmark.office import Office
 from earmark.reservation import Dropped
+
+# Seconds after which a store is asked again that has not heard yet of what it has found over.
+_PAUSE: Final = 0.005
+
+
+class Caller(Protocol):
+    """Who asks a store, at once or when it is its turn.
+
+    Attributes:
+        hold: what is asked for.
+    """
+
+    hold: Hold
+
+    @property
+    def denials(self) -> Iterable[Denial]:
+        """Why it was refused."""
+        ...
+
+    async def admitted(self) -> Hold | None:
+        """What stands; None: a limit refused."""
+        ...
+
+
+async def standing_of(caller: Caller, office: Office, over: Over) -> Hold | None:
+    """What stands once a store was asked; it is asked again for as long as what it has found is over by then (R9).
+
+    A resolution of this process goes before what is asked after it, so that mostly once is enough.
+    """
+    first = True
+    while True:
+        standing = await caller.admitted()
+        office.report_forgotten()
+        if standing is None or standing is caller.hold or not office.is_over(standing, over):
+            return standing
+        if not (first or office.backend.instant):
+            import anyio
+
+            await anyio.sleep(_PAUSE)
+        first = False
+        begin_again(caller, over)
+
+
+def begin_again(caller: Caller, over: Over) -> None:
+    """What was found is over: ask afresh."""
+    over.clear()
+    caller.hold = caller.hold.once_more()
+
+
+class AtOnce:
+    """A caller that does not wait for room.
+
+    Args:
+        hold: what is asked for.
+        ask: asks the store.
+    """
+
+    __slots__ = ("_ask", "hold")
+
+    def __init__(self, hold: Hold, ask: Asker) -> None:
+        self.hold = hold
+        self._ask = ask
+
+    @property
+    def denials(self) -> Iterable[Denial]:
+        """Why it was refused."""
+        return refusal(self.hold)
+
+    async def admitted(self) -> Hold | None:
+        """What stands; None: a limit refused."""
+        return await self._ask(self.hold)
 
 
 class Asker:
@@ -27,7 +104,7 @@ class Asker:
         if self._instant is not None:
             return self._instant.reserve(hold)
         asked = self._office.desk.asked
-        asked.append(hold.name)
+        asked[id(hold)] = hold.name
         try:
             return await self._office.backend.reserve(hold)
         except EarmarkError:
@@ -40,7 +117,7 @@ class Asker:
             await self._withdraw(*self._withdrawals(hold))
             raise
         finally:
-            asked.remove(hold.name)
+            del asked[id(hold)]
 
     def _withdrawals(self, hold: Hold) -> list[Dropped]:
         return [Dropped(self._office, part, "withdraw") for part in parts_of(hold)]

@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from earmark.answers import Denial, ScopeStatus
-from earmark.asking import Asker
+from earmark.asking import Asker, AtOnce, Caller, begin_again, standing_of
 from earmark.asks import added_of, asks_of, check_scopes, checked_lease
+from earmark.backends.crossings import Over
 from earmark.backends.health import Health
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Backend, checked_backend
@@ -123,24 +124,24 @@ class Limiter:
         desk = office.desk
         if desk.dropped or desk.forgotten:
             await office.tidy()
-        if wait or spend is not None or not (limited and office.participants):
+        named = request_id is not None
+        if named or wait or spend is not None or not (limited and office.participants):
             return await self._pre_commit_otherwise(hold, spend, wait, limited=limited)
-        if request_id is not None and (open_one := self._repeated(hold, limited=limited)):
-            return open_one
         instant = self._instant
         standing = instant.reserve(hold) if instant else await self._ask(hold)
         if desk.forgotten:
             office.report_forgotten()
         if standing is None:
             raise self._refusal(hold, refusal_of(hold))
-        if request_id is None and not office.observers:
-            return Reservation(office, hold)
-        return self._admit(hold, standing)
+        if office.observers:
+            hold.told = office
+            office.tell("admitted", hold)
+        return Reservation(office, hold)
 
     async def _pre_commit_otherwise(
         self, hold: Hold, spend: Spend | None, wait: float | None, *, limited: bool
     ) -> Reservation:
-        """Admit what waits for its turn, what no limit concerns, and what spends: that after all limits (B57)."""
+        """Admit what has a name, waits, is concerned by no limit, or spends: that after all limits (B57)."""
         limited = limited and bool(self._office.participants)
         if spend is not None and self._office.participants:
             there(self._till).charge(hold, spend)
@@ -154,19 +155,21 @@ class Limiter:
                 ):
                     return open_one  # of another call, which came at the same moment
             return self._admit_unlimited(hold)
-        if wait:
-            return await self._in_turn(hold, wait)
-        return await self._stand(hold, await self._ask(hold))
+        with self._office.desk.crossings.asking(hold.name) as over:
+            return await self._stand(self._caller(hold, wait), over)
 
-    async def _stand(
-        self, hold: Hold, standing: Hold | None, denials: Iterable[Denial] | None = None
-    ) -> Reservation:
-        """The reservation of what stands after `hold` was sent, once its budgets have room as well."""
-        if standing is None:
-            raise self._refusal(hold, refusal_of(hold) if denials is None else denials)
-        if self._till is not None and hasattr(hold, "charge"):
-            await self._till.set_aside(hold, standing, limited=True)
-        return self._admit(hold, standing)
+    async def _stand(self, caller: Caller, over: Over) -> Reservation:
+        """The reservation of what stands once the store was asked, and its budgets have room as well."""
+        while True:
+            standing = await standing_of(caller, self._office, over)
+            if standing is None:
+                raise self._refusal(caller.hold, caller.denials)
+            if self._till is not None and hasattr(caller.hold, "charge"):
+                await self._till.set_aside(caller.hold, standing, limited=True)
+            handle = self._admit(caller.hold, standing, over)
+            if handle is not None:
+                return handle
+            begin_again(caller, over)
 
     def _repeated(self, hold: Hold, *, limited: bool) -> Reservation | None:
         """The handle that is open under the request id, where the store need not be asked."""
@@ -174,22 +177,24 @@ class Limiter:
         handle = self._office.repeated(hold, limited=limited)
         return handle if isinstance(handle, Reservation) else None
 
-    async def _in_turn(self, hold: Hold, wait: float) -> Reservation:
-        """Queue for room (R18)."""
+    def _caller(self, hold: Hold, wait: float | None) -> Caller:
+        """Who asks at once, or queues for room (R18)."""
+        if not wait:
+            return AtOnce(hold, self._ask)
         from earmark.waiting import Waiting
 
-        waiting = Waiting(self._office.desk.queues, hold, self._ask, wait, self._backend.clock)
-        standing = await waiting.admitted()
-        return await self._stand(waiting.hold, standing, waiting.denials)
+        return Waiting(self._office.desk.queues, hold, self._ask, wait, self._backend.clock)
 
-    def _admit(self, hold: Hold, standing: Hold) -> Reservation:
-        """The handle of what stands after `hold` was sent: its own, or the one that was open before."""
+    def _admit(self, hold: Hold, standing: Hold, over: Over) -> Reservation | None:
+        """The handle of what stands after `hold` was sent, its own or that which was open before; None: it is over."""
         office = self._office
         new = False
         with office.desk.lock:
             handle = office.handle_of(standing)
             if not isinstance(handle, Reservation):
                 if standing is not hold:
+                    if office.is_over(standing, over):
+                        return None
                     office.take_back(standing)
                 made = Reservation(office_of(standing, office, self._till), standing)
                 handle = office.sign_on(made, standing)

@@ -8,12 +8,14 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from earmark.backends.crossings import Over
 from earmark.backends.protocol import Backend, Handle, Instant, Known
 from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
 from earmark.errors import RequestIdConflict
 from earmark.events import Event, Kind, Observer, tell
+from earmark.ids import name_of
 from earmark.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -120,10 +122,10 @@ class Office:
         """Let a handle answer to the request id of its hold; return the one that does, which may be another."""
         handles = self.desk.handles
         mine = Known(weakref.ref(handle), hold, limited=bool(self.participants))
-        known = handles.setdefault(hold.name, mine)
+        known = handles.setdefault(hold.alias, mine)
         first = known.holder_of(hold)
         if first is None:
-            handles[hold.name] = mine
+            handles[hold.alias] = mine
         return first or handle
 
     def give_out_name(self, handle: Handle, hold: Hold) -> None:
@@ -139,14 +141,28 @@ class Office:
             over: the reservation is, whoever else has a handle of it. A caller that was cancelled is not all of them.
         """
         handles = self.desk.handles
-        known = handles.get(hold.name)
+        known = handles.get(hold.alias)
         if known is not None and (known.hold is hold or (over and known.hold.id == hold.id)):
-            handles.pop(hold.name, None)
+            handles.pop(hold.alias, None)
+        if over:
+            self.desk.crossings.ended(hold)
 
     def handle_of(self, hold: Hold) -> Handle | None:
         """The handle of this very hold, if somebody still has it."""
-        known = self.desk.handles.get(hold.name)
+        known = self.desk.handles.get(hold.alias)
         return None if known is None else known.holder_of(hold)
+
+    def is_over(self, standing: Hold, over: Over) -> bool:
+        """Whether somebody here has resolved what a store has answered with, since it was asked, or is about to.
+
+        Then the store has heard of that, or will: it is to be asked again.
+        """
+        known = self.desk.handles.get(standing.alias)
+        handle = known.handle() if known is not None and known.hold.id == standing.id else None
+        if handle is not None and handle.state != "open":
+            return True
+        desk = self.desk
+        return desk.crossings.crossed(standing, over) or name_of(standing.id) in desk.owed
 
     def take_back(self, hold: Hold) -> None:
         """Strike what a finaliser noted of this hold: it has found another holder (R9)."""
@@ -164,7 +180,7 @@ class Office:
         Raises:
             RequestIdConflict: it was made for other scopes or asks.
         """
-        known = self.desk.handles.get(hold.name)
+        known = self.desk.known(hold.name)
         handle = None if known is None else known.handle()
         if known is None or handle is None or handle.state != "open" or (limited and known.limited):
             return None
@@ -203,7 +219,7 @@ class Office:
                 noted = desk.dropped.popleft()
             except IndexError:  # other threads and tasks tidy as well
                 break
-            if noted.hold.name in desk.asked:
+            if noted.hold.name in desk.asked.values():
                 desk.dropped.append(noted)  # it may be about to find another holder
                 continue
             before = len(desk.dropped)

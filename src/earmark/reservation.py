@@ -261,21 +261,22 @@ class Reservation:
         state = MOVES[self._state].get(verb)
         if state is None:
             return False
-        # Claimed before anything is sent: a second resolver of this process finds it taken.
-        self._state = state
-        won = not office.participants
-        try:
-            for participant in office.participants:
-                won = await participant.resolve(self._hold, verb, exact, at_least) or won
-            if office.cashier is not None:  # its row says who was first; slots are free by now
-                won = await office.cashier.resolve(self._hold, verb, bill)
-        except BaseException as error:
-            if office.assured and not isinstance(error, Exception):
-                self._conclude(state, verb, exact, at_least, won=True)
-            else:
-                self._state = "open"  # nothing is settled until the store says so: try again (C24)
-            raise
-        won = self._conclude(state, verb, exact, at_least, won=won)
+        with office.desk.crossings.ending(self._hold, verb):
+            # Claimed before anything is sent: a second resolver of this process finds it taken.
+            self._state = state
+            won = not office.participants
+            try:
+                for participant in office.participants:
+                    won = await participant.resolve(self._hold, verb, exact, at_least) or won
+                if office.cashier is not None:  # its row says who was first; slots are free by now
+                    won = await office.cashier.resolve(self._hold, verb, bill)
+            except BaseException as error:
+                if office.assured and not isinstance(error, Exception):
+                    self._conclude(state, verb, exact, at_least, won=True)
+                else:
+                    self._state = "open"  # nothing is settled until the store says so (C24)
+                raise
+            won = self._conclude(state, verb, exact, at_least, won=won)
         if self._tidies:
             await office.tidy()
         return won
@@ -283,8 +284,7 @@ class Reservation:
     def _conclude(
         self, state: Resolved, verb: Verb, exact: Amounts, at_least: Amounts, *, won: bool
     ) -> bool:
-        office = self._office
-        if office.desk.handles:
+        if (office := self._office).desk.handles:
             office.sign_off(self._hold, over=won)
         if not won:
             self._state = "abandoned"

@@ -13,7 +13,7 @@ from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.errors import BudgetExceeded, RequestIdConflict, UnknownPrice
 from earmark.events import Event, tell
-from earmark.ids import name_of
+from earmark.ids import name_of, told_apart
 from earmark.office import Office
 from earmark.reservation import Dropped
 from earmark.usage import Usage
@@ -80,7 +80,7 @@ class Till:
             amount = price.cost(spend.estimate).nano
         keys = [*(scope.key for scope in hold.scopes), *(one.key for one in spend.budgets)]
         hold.charge = Charge(
-            request_id=hold.name,
+            request_id=_called(hold),
             reservation=name_of(hold.id),
             key=keys[0] if keys else "",
             budgets=spend.budgets,
@@ -108,7 +108,7 @@ class Till:
         if standing is not hold and self._is_set_aside(standing, asked):
             return
         charge = replace(
-            asked, request_id=standing.name, reservation=name_of(standing.id), gone=False
+            asked, request_id=_called(standing), reservation=name_of(standing.id), gone=False
         )
         if not hasattr(standing, "charge") or standing is hold:
             standing.charge = charge
@@ -164,7 +164,7 @@ class Till:
         """Post what it has cost, or give it back; True iff this was the first who did."""
         from earmark.ledger.charge import Charge, Resolution
 
-        charge = cast("Charge | None", hold.charge) or Charge(hold.name, name_of(hold.id))
+        charge = cast("Charge | None", hold.charge) or Charge(_called(hold), name_of(hold.id))
         price = None
         if bill is not None and bill.model is not None and bill.model != charge.model:
             price = self._price(bill.model, charge.at or self._ledger.now())
@@ -201,6 +201,11 @@ def office_of(hold: Hold, office: Office, till: Till | None) -> Office:
     if not hasattr(hold, "charge"):
         return office
     return there(till).limited if office.participants else there(till).unlimited
+
+
+def _called(hold: Hold) -> str:
+    """What the ledger calls a request: its log has the names that callers chose beside ids of the library's."""
+    return hold.name if hold.request_id is None else told_apart(hold.request_id)
 
 
 def _moment(at: int) -> datetime:

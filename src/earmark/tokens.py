@@ -11,22 +11,18 @@ import base64
 import hashlib
 import hmac
 import json
-import re
 from typing import Any, Final, get_args
 
 from earmark.amounts import check_amount
 from earmark.core.hold import Hold, Place
 from earmark.core.notation import read_amounts, read_scope, write_amounts, write_scope
-from earmark.ids import id_of, name_of
+from earmark.ids import id_of, is_name, name_of
 from earmark.limits import Scope, check_key
 
 _VERSION: Final = "earmark1"
 
 # What is added to a token's word about the store where a ledger knows of the reservation as well.
 _SPENDS: Final = 2
-
-# What `name_of` makes: a nonce of eight bytes, and a number.
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{11}\.[1-9][0-9]{0,18}")
 
 
 class Tokens:
@@ -128,7 +124,7 @@ def _read(raw: bytes) -> tuple[str, Hold, bool]:
     """
     store, name, request_id, place, limited, asks, *scopes = json.loads(raw)
     _expect("the store", isinstance(store, str))
-    _expect("the name", isinstance(name, str) and _NAME.fullmatch(name))
+    _expect("the name", isinstance(name, str) and is_name(name))
     _expect("the place", place is None or place in get_args(Place))
     _expect("what the store knows", limited in {0, 1, 2, 3})
     hold = Hold()

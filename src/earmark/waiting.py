@@ -12,18 +12,21 @@ from dataclasses import replace
 from typing import Final
 
 import anyio
+from anyio.lowlevel import current_token
 
 from earmark.answers import Denial
 from earmark.backends.queues import Place, Queues
 from earmark.clock import Clock
 from earmark.core.hold import Hold
 from earmark.core.refusal import refusal
-from earmark.ids import next_id
 from earmark.limits import MICROSECONDS
 from earmark.streams.loops import Loop, current_loop
 
 SLOT_PAUSE: Final = 0.1
 """Seconds after which the head of a queue asks again for a slot, which no clock frees."""
+
+WATCH_PAUSE: Final = 1.0
+"""Seconds after which the first of an event loop in a queue looks whether the loops of those before it still run."""
 
 
 class Waiting:
@@ -65,15 +68,22 @@ class Waiting:
         """What stands once there was room; None where there was none in time, or never can be."""
         if never_fits(self.hold):
             return await self._ask_once()
-        place = self._queues.join(frozenset(scope.key for scope in self.hold.scopes), self._wake)
+        place = self._join()
         try:
             while not self._queues.is_first(place):
-                if self._left() <= 0:
+                left = self._left()
+                if left <= 0:
                     return await self._give_up(place)
-                await self._pause(self._left())
+                await self._pause(min(left, WATCH_PAUSE) if self._queues.watches(place) else left)
             return await self._ask_until_admitted(place)
         finally:
             self._queues.leave(place)
+
+    def _join(self) -> Place:
+        keys = frozenset(scope.key for scope in self.hold.scopes)
+        if self._loop is None:
+            return self._queues.join(keys, self._wake)
+        return self._queues.join(keys, self._wake, current_token(), self._loop.runs)
 
     async def _ask_once(self) -> Hold | None:
         standing = await self._ask(self.hold)
@@ -94,7 +104,7 @@ class Waiting:
             if pause is None or self._left() <= 0:
                 return None
             await self._pause(min(pause, self._left()))
-            self.hold = _once_more(self.hold)
+            self.hold = self.hold.once_more()
 
     async def _give_up(self, place: Place) -> Hold | None:
         """It never was this caller's turn: what the first of the queue was refused it is refused as well."""
@@ -154,14 +164,3 @@ def never_fits(hold: Hold) -> bool:
         for limit in scope.limits
         if (ask := hold.asks.get(limit.metric, limit.unasked)) is not None
     )
-
-
-def _once_more(hold: Hold) -> Hold:
-    """The same ask under another id: what is left of the first must not stand in its way."""
-    again = Hold()
-    again.id = next_id()
-    again.request_id, again.scopes = hold.request_id, hold.scopes
-    again.asks, again.lease_us = hold.asks, hold.lease_us
-    if hasattr(hold, "charge"):
-        again.charge = hold.charge
-    return again

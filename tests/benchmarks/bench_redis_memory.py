@@ -70,7 +70,9 @@ def used(server: RedisServer) -> int:
 
 async def bytes_per(work: Callable[[Limiter], Work], kept: list[Reservation]) -> float:
     """What one more costs, on a server of its own, on which the scopes of open reservations are there already."""
-    with redis_server() as server:
+    with redis_server(
+        "--slowlog-log-slower-than", "-1"
+    ) as server:  # what is slow here is remembered at length
         backend = RedisBackend.from_url(server.url, timeout=10, on_outage="closed")
         async with Limiter(backend) as limiter:
             do = work(limiter)

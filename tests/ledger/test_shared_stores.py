@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyn
 
 ALICE = Budget("user:alice", usd(10), "total")
 SCOPE = Scope("api_key:alice", Limits(rph=10, concurrency=2))
+SCOPE_OF_MANY = Scope("api_key:alice", Limits(rph=100))
 
 
 def spend(estimate: str) -> Spend:
@@ -128,3 +129,35 @@ async def test_slots_do_not_wait_for_sql(
         ledger._store.write = slow  # type: ignore[method-assign]
         assert await reservation.settle_success(Usage(1, 1))
         assert seen == [[1, 0]]
+
+
+async def test_r9_who_chooses_the_librarys_next_ids_is_in_nobodys_way(database: Database) -> None:
+    """R9: open or in the log: whoever is given such an id is posted under it, and the other under a name of its own."""
+    ledger = database.ledger()
+    await ledger.create()
+    mallory = Scope("mallory", Limits(rpm=90))
+    async with Limiter(ledger=ledger, prices=PRICES) as limiter:
+        first = await limiter.pre_commit(mallory)
+        nonce, _, number = first.request_id.partition(".")
+        await first.cancel()
+        names = [f"{nonce}.{int(number) + ahead}" for ahead in range(8, 24)]
+        chosen = [
+            await limiter.pre_commit(mallory, request_id=name, spend=Spend((), "big", usd("1")))
+            for name in names
+        ]
+        for handle in chosen[::2]:
+            assert await handle.settle_success(0, cost=usd("0.5"))
+        plain = [await limiter.pre_commit(SCOPE_OF_MANY, spend=spend("0.1")) for _ in range(16)]
+        twins = [one.request_id for one in plain if one.request_id in names]
+        assert len(twins) >= 4, "none of the names that were chosen has come"
+        for one in plain:
+            assert await one.settle_success(0, cost=usd("0.01"))
+        for handle in chosen[1::2]:
+            assert await handle.settle_success(0, cost=usd("0.5"))
+        assert await ledger.spent(ALICE) == usd("0.16")
+        for name in twins:
+            assert (await only_row(ledger, name)).key == "api_key:alice"
+            assert (await only_row(ledger, f"={name}")).key == "mallory"
+            with pytest.raises(RequestIdConflict):  # either is in the log
+                await limiter.pre_commit(mallory, request_id=name, spend=spend("1"))
+        await adds_up(ledger)

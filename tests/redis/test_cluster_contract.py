@@ -22,6 +22,7 @@ __all__ = ["world"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("tables_on_cluster")]
 
 _FIRST_NODE = "over several slots a refusal lists the limits of the first node that refused"
+_NAMELESS: Final = "a reservation without a name of its caller's is on the slot of its first scope, where no name leads"
 
 LEFT_OUT: Final = {
     "test_b20_the_whole_waits_for_the_slowest": _FIRST_NODE,
@@ -31,9 +32,8 @@ LEFT_OUT: Final = {
     "test_c14_a_cancelled_pre_commit_gives_back_what_it_took_and_no_more": (
         "the name of what is taken back goes first, and nobody waits for the rest"
     ),
-    "test_r9_the_librarys_own_id_can_be_asked_again": (
-        "a reservation without a name of its caller's is on the slot of its first scope, where no name leads"
-    ),
+    "test_r9_the_librarys_own_id_can_be_asked_again": _NAMELESS,
+    "test_r9_an_id_of_the_librarys_is_meant_before_a_name_that_reads_the_same": _NAMELESS,
 }
 
 _TESTS: Final = {

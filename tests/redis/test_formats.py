@@ -39,9 +39,9 @@ WRITTEN: Final[dict[str, dict[str, Any]]] = {
         ],
         "ns:c:b": [1_000_000_000, {}, {"b60:=images": [1_000_000_000, 8_200_000_000]}],
         "ns:s:a": [(b"ID", 1_060_000_000.0)],
-        "ns:r:open": (
+        "ns:r:=open": (
             "1000000000 0 0 0 0 0 0 0\n"
-            '[60000000,{"t":0,"=images":2},["a","f60:r",3,"c",3,"b60:=images",9,"s60:=images",9]]\n'
+            '[60,{"t":0,"=images":2},["a","f60:r",3,"c",3,"b60:=images",9,"s60:=images",9]]\n'
             "ID 0 1000000000"
         ),
         "ns:r:ID": "1060000000 ID",
@@ -134,4 +134,5 @@ def test_r13_no_two_names_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
             names.append(one.replicas)
             for key in ("a", "2:a", ":a", "2"):
                 names += [one.counts(key), one.slots(key), one.record(key), one.once(key)]
+                names += [one.named(key), one.named(f"={key}"), one.added(key, "a")]
     assert len(names) == len(set(names))

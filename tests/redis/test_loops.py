@@ -15,6 +15,7 @@ import pytest
 from redis.asyncio import Redis
 
 from earmark import Limiter, Limits, RateLimited, RedisBackend, Reservation, Scope
+from earmark.backends.redis import backend
 from tests.redis.wire import until
 from tests.servers import RedisServer, redis_server
 
@@ -171,9 +172,10 @@ def test_r19_a_handle_outlives_its_loop(
 
 
 def test_r19_what_a_closed_loop_left_owed_the_next_delivers(
-    shared_redis: RedisServer, namespace: str
+    shared_redis: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R19, R15: a coroutine outlives its loop in the midst of a settlement; the next loop delivers that."""
+    monkeypatch.setattr(backend, "CLOSING_SECONDS", 0.0)
     limiter = limiter_for(shared_redis, namespace)
     works: list[Any] = []
 
@@ -229,7 +231,7 @@ def test_r19_a_client_of_another_loop_delivers_nothing_and_says_so(
             server.kill()
             assert await reservation.settle_success(12) is True
             await asyncio.to_thread(asyncio.run, limiter.aclose())
-            assert "the store is still owed 1 messages" in caplog.messages
+            assert "the store is still owed 1 message" in caplog.messages
             assert limiter.health().owed == 1
 
         asyncio.run(settle())

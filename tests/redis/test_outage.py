@@ -503,7 +503,7 @@ async def test_closing_says_what_it_could_not_deliver(
         assert await held.settle_success(100)
         async with asyncio.timeout(0.1 + TIMEOUT + 2):
             await way.limiter.aclose()
-        assert "the store is still owed 1 messages" in caplog.messages
+        assert "the store is still owed 1 message" in caplog.messages
         assert "the store can be reached again" not in caplog.messages
         assert way.limiter.health().owed == 1
         await proxy.accept()

@@ -161,6 +161,21 @@ async def test_the_horizon_is_a_setting(shared_redis: RedisServer, namespace: st
         assert grave.startswith(b"%d " % end)
 
 
+async def test_r9_the_horizon_is_as_long_as_a_message_may_be_sent_again(
+    shared_redis: RedisServer, namespace: str
+) -> None:
+    """R9: a shorter one would have a second copy, within four deadlines, find nothing of the first."""
+    async with Way(shared_redis, namespace, horizon=0.001, timeout=20) as way:
+        held = await way.limiter.pre_commit(SCOPE, tokens=300, request_id="r1")
+        settlement = way.backend._messages.resolve(held._hold, "settle", {"tokens": 100}, {})
+        line = way.backend._lines.here().line
+        assert await line.ask(settlement) == "done"
+        way.clock.advance(4 * 20 - 0.001)
+        assert await line.ask(settlement, again=True) == "done"
+        assert await way.used() == {"requests": 1, "tokens": 100, "concurrency": 0}
+        assert await held.cancel() is False
+
+
 @pytest.mark.parametrize("horizon", [0, -1, 3_601, True, "60", None, float("nan")])
 def test_a_horizon_out_of_its_range(horizon: object) -> None:
     """Above 0 and at most an hour."""

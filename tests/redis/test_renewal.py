@@ -292,6 +292,31 @@ async def test_r10_one_that_cannot_be_renewed_does_not_keep_the_others_from_it(
             client.delete(key)
 
 
+async def test_c5_a_loop_that_was_blocked_for_less_than_a_lease_keeps_its_slot(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C5, R10: the store alone judges what has lapsed, to the microsecond, also where the clock steps back."""
+    async with await stage.limiter.pre_commit(SLOT) as reservation:
+        await stage.slots()
+        for blocked in (LEASE - 0.000001, LEASE / 2, LEASE - 0.000001):
+            await stage.passes(blocked, renewals=1)
+            with pytest.raises(RateLimited):
+                await stage.other.pre_commit(SLOT)
+        now = stage.clock()
+        stage.clock.set(now - 1_000)  # the backend's time stands still until it has caught up
+        await stage.passes(0, renewals=0)
+        await stage.passes(1_000, renewals=0)
+        assert await stage.slots() == 1
+        await stage.passes(LEASE / 3, renewals=1)
+        await stage.passes(LEASE / 3, renewals=1)
+        assert await stage.slots() == 1
+        assert not caplog.records
+        await stage.passes(LEASE, renewals=1)  # to the microsecond at which it is over
+        assert await stage.slots() == 0
+        assert "renewed too late" in caplog.text
+        assert await reservation.renew() is False
+
+
 @pytest.mark.parametrize("behind", [0, 40, 90, 4_000])
 async def test_r11_a_renewal_by_a_clock_that_is_behind_costs_no_slot(
     shared_redis: RedisServer, namespace: str, behind: int

@@ -75,8 +75,12 @@ class Book:
         Raises:
             RequestIdConflict: it has other scopes or asks than `hold`.
         """
-        known = self.open.get(self._names.get(request_id) or id_of(request_id) or 0)
-        if known is None or known.name != request_id:
+        known = self.open.get(
+            id_of(request_id) or 0
+        )  # which is meant before a name that reads the same
+        if known is None or known.request_id is not None:
+            known = self.open.get(self._names.get(request_id, 0))
+        if known is None:
             return None
         if not hold.repeats(known):
             raise RequestIdConflict(request_id)

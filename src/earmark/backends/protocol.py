@@ -14,14 +14,16 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from earmark.backends.crossings import Crossings
 from earmark.backends.health import Health
 from earmark.backends.queues import Queues
 from earmark.clock import Clock
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
+from earmark.ids import id_of
 from earmark.limits import Scope
 
 
@@ -80,24 +82,33 @@ class Desk:
     """What the limiters of this process share about one backend; every backend has one of its own.
 
     Attributes:
-        handles: the open handles by request id, so that an id asked twice is one object (R9).
+        handles: the open handles by the aliases of their holds, so that an id asked twice is one object (R9).
         dropped: what finalisers noted. Appending needs no lock, so that they may run inside one (R15); the
             next message does the work.
         lock: to be held while a handle is found or made for a hold, so that threads find one.
-        asked: request ids for which a store is being asked.
+        asked: request ids for which a store is being asked, by the identity of the hold that asks.
         forgotten: holds that the store gave up unresolved; the next message reports them.
         queues: who waits for room.
+        crossings: who asks for a request id, and what is resolved meanwhile.
+        owed: the names of reservations whose resolution the store has yet to hear of.
     """
 
-    __slots__ = ("asked", "dropped", "forgotten", "handles", "lock", "queues")
+    __slots__ = ("asked", "crossings", "dropped", "forgotten", "handles", "lock", "owed", "queues")
 
     def __init__(self) -> None:
-        self.handles: dict[str, Known] = {}
+        self.handles: dict[object, Known] = {}
         self.lock = threading.RLock()  # a finaliser may run inside it
-        self.asked: list[str] = []
+        self.asked: dict[int, str] = {}
         self.dropped: deque[Noted] = deque()
         self.forgotten: deque[Hold] = deque()
         self.queues = Queues()
+        self.crossings = Crossings()
+        self.owed: Container[str] = ()
+
+    def known(self, request_id: str) -> Known | None:
+        """Who answers to a request id: an id of the library's is meant before a name that reads the same."""
+        handles = self.handles
+        return handles.get((id_of(request_id) or request_id,)) or handles.get(request_id)
 
 
 class Instant(Protocol):

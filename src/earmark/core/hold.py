@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from earmark.core.admission import States
-from earmark.ids import Id, name_of
+from earmark.ids import Id, name_of, next_id
 from earmark.limits import CONCURRENCY, REQUESTS, Scope
 from earmark.usage import TOKEN_METRICS
 
@@ -104,6 +104,21 @@ class Hold:
     def name(self) -> str:
         """What the request is called in the world: the caller's name for it, or one of the library's own."""
         return self.request_id or name_of(self.id)
+
+    @property
+    def alias(self) -> object:
+        """What this process knows it by: the name that its caller chose, or its id, which is like no name."""
+        return self.request_id or (self.id,)
+
+    def once_more(self) -> Hold:
+        """The same ask under another id: what is left of the first must not stand in its way."""
+        again = Hold()
+        again.id = next_id()
+        again.request_id, again.scopes = self.request_id, self.scopes
+        again.asks, again.lease_us = self.asks, self.lease_us
+        if hasattr(self, "charge"):
+            again.charge = self.charge
+        return again
 
     def repeats(self, other: Hold) -> bool:
         """Whether this asks the same of the same keys, in whatever order (R9)."""

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from earmark.core.settlement import UNSENT
 from earmark.errors import RequestIdConflict
+from earmark.ids import is_name
 from earmark.ledger.charge import Charge, Resolution
 from earmark.ledger.costing import posted
 from earmark.ledger.counting import Counting
@@ -85,7 +86,7 @@ class Writing:
         if not done.rowcount:
             await self._adopt(connection, charge)
             return
-        if charge.chosen and await self._entries(connection, charge.request_id):
+        if charge.chosen and await self._was_used(connection, charge.request_id):
             raise RequestIdConflict(charge.request_id)
         sums = await self.counting.add(
             connection, charge.keys, charge.currency, charge.at, pending=charge.amount
@@ -97,6 +98,12 @@ class Writing:
                     connection, budget.key, charge.currency, interval
                 )
         judge(charge, sums)
+
+    async def _was_used(self, connection: AsyncConnection, name: str) -> bool:
+        """Whether a name is in the log, or an id of the library's that its caller may have meant by it."""
+        meant = name.removeprefix("=")
+        entries = await self._entries(connection, name)
+        return bool(entries or (is_name(meant) and await self._entries(connection, meant)))
 
     async def _adopt(self, connection: AsyncConnection, charge: Charge) -> None:
         """The request id is open: the same request has come before, through another process it may be."""

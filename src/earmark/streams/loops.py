@@ -73,6 +73,10 @@ class Loop(Protocol):
         """The clock of this loop, in seconds: that of anyio's deadlines. To be called on it, in a task or not."""
         ...
 
+    def runs(self) -> bool:
+        """Whether it runs now: what waits on one that does not may wait for ever. From anywhere."""
+        ...
+
     def hand_over(self, work: Callable[[], object]) -> None:
         """Have `work` called on this loop, and what it returns awaited where it can be. From anywhere.
 
@@ -178,6 +182,9 @@ class _Asyncio:
     def now(self) -> float:
         return self._loop.time()
 
+    def runs(self) -> bool:
+        return self._loop.is_running()
+
     def hand_over(self, work: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(self._call, work)
 
@@ -227,6 +234,13 @@ class _Trio:
     def now(self) -> float:
         return anyio.current_time()
 
+    def runs(self) -> bool:
+        try:
+            self._token.run_sync_soon(_nothing)
+        except RuntimeError:
+            return False
+        return True
+
     def hand_over(self, work: Callable[[], object]) -> None:
         self._token.run_sync_soon(self._call, work)
 
@@ -270,6 +284,10 @@ class _Waiting:
         self.done = anyio.Event()
         self.error: BaseException | None = None
         self.over = over
+
+
+def _nothing() -> None:
+    """To see whether a run takes anything."""
 
 
 def _called(work: Callable[[], object]) -> object:

@@ -230,7 +230,8 @@ class PlainBackend:
 
     def find(self, hold: Hold) -> Hold | None:
         """The reservation that is open under a request id."""
-        for one in self.open.values():
+        # An id of the library's is meant before a name that reads the same.
+        for one in sorted(self.open.values(), key=lambda one: one.hold.request_id is not None):
             if one.hold.name == hold.request_id:
                 if not hold.repeats(one.hold):
                     raise RequestIdConflict(one.hold.name)

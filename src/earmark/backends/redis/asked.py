@@ -228,9 +228,10 @@ class Watch:
         return now - self._blocked - max(late - self._timeout * _SLOW, 0.0)
 
     def begin(self) -> None:
-        """Watch from now on."""
-        self.on = True
-        self._look_in(self._timeout)
+        """Watch from now on, if nobody does."""
+        if not self.on:
+            self.on = True
+            self._look_in(self._timeout)
 
     def end(self) -> None:
         """Watch no longer."""

@@ -8,7 +8,6 @@ is owed to it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Self, get_args
@@ -21,6 +20,7 @@ from earmark.backends.redis.carriers import topology as topology_of
 from earmark.backends.redis.client import Client
 from earmark.backends.redis.failures import Outage, StoreError, is_owed, told, unavailable
 from earmark.backends.redis.fallback import LocalShare
+from earmark.backends.redis.line import PATIENCE
 from earmark.backends.redis.lines import Lines, Post, of_every_loop, of_one_loop
 from earmark.backends.redis.messages import Decided, Message, Messages, decided, hold_of, states
 from earmark.backends.redis.renewal import Renewal
@@ -36,8 +36,6 @@ from earmark.core.settlement import NOTHING
 from earmark.errors import BackendUnavailable, RequestIdConflict
 from earmark.ids import Id, id_of, name_of, next_id
 from earmark.limits import HOUR, MICROSECONDS, Scope, lease_microseconds
-
-logger = logging.getLogger("earmark.redis")
 
 OnOutage = Literal["local", "open", "closed"]
 
@@ -72,7 +70,7 @@ class RedisBackend:
             are processes. With `auto` the processes count one another, and each gives out its part.
         outbox: how many messages are kept for a store that cannot be reached.
         horizon: seconds for which it is remembered that a reservation is over, where a late copy of a message
-            could count it twice; at most an hour.
+            could count it twice; at most an hour, and four times `timeout` at least.
 
     Raises:
         ValueError: an argument out of its range.
@@ -113,12 +111,14 @@ class RedisBackend:
         self.clock = clock
         self._reading = locked(wall_clock() if clock is None else injected(clock))
         self._on_outage = on_outage
-        self._lengths = (str(_KEEP_US), str(round(seconds("horizon", horizon) * MICROSECONDS)))
+        # A message may be sent again for so long, and what it meets then has to know of the first copy.
+        remembered = max(seconds("horizon", horizon), PATIENCE * timeout)
+        self._lengths = (str(_KEEP_US), str(round(remembered * MICROSECONDS)))
         self._local = LocalShare(share(local_share), self._reading, lease_us, self.desk)
         counts = (on_outage, local_share) == ("local", "auto")
         self._replicas = Replicas(self._local, lease_us / MICROSECONDS) if counts else None
         self._present = next_id()
-        self._outbox = topology.outbox
+        self._outbox = self.desk.owed = topology.outbox
         self._standing = Standing(on_outage, self._local.worst_case, self._outbox)
         self._lines = Lines(of_one_loop(client), self._post)
         self._unsent = set[Id]()  # reserves that were cancelled before anything was sent for them
@@ -293,13 +293,12 @@ class RedisBackend:
         return self._standing.health()
 
     async def aclose(self) -> None:
-        """Deliver what the store is owed, for at most `CLOSING_SECONDS`, and close the connection of this loop.
+        """Close what this loop has, once all is answered and delivered, or `CLOSING_SECONDS` have passed.
 
-        What could not be delivered is logged, and stays in `health()`.
+        What could not be delivered is logged, and stays in `health()`. Who asks later has another connection made.
         """
         await self._lines.close(CLOSING_SECONDS, owed=bool(self._outbox))
-        if self._outbox:
-            logger.error("the store is still owed %d messages", len(self._outbox))
+        self._standing.closed()
 
     def _line(self) -> Carrier:
         return self._lines.here().line
@@ -311,9 +310,9 @@ class RedisBackend:
         now = time.monotonic if sleep is asyncio.sleep or self.clock is None else self.clock
         renewal = Renewal(self._line, self._messages, self._renewal, _KEEP_US, now, sleep)
         presence = None
-        if self._replicas is not None and not brief:
+        if self._replicas is not None:
             message = self._messages.present(self._present)
-            presence = Presence(carrier, message, self._replicas, now, sleep)
+            presence = Presence(carrier, message, self._replicas, now, sleep, brief=brief)
         return Post(carrier, before.renewal if before else renewal, presence)
 
     def _renewal(self, hold: Hold) -> Awaitable[str]:
@@ -355,7 +354,7 @@ class RedisBackend:
 
     def _without_store(self, hold: Hold, outage: Outage) -> Hold | None:
         """Decide in the store's place."""
-        known = self.desk.handles.get(hold.name)
+        known = self.desk.known(hold.name)
         if known is not None and known.holder_of(known.hold) is not None:
             return _repeated(hold, known.hold)
         if self._on_outage == "closed":
@@ -377,7 +376,7 @@ class RedisBackend:
         """The open reservation of this name that the store does not know of."""
         if hold.request_id is None:
             return None
-        known = self.desk.handles.get(hold.request_id)
+        known = self.desk.known(hold.request_id)
         if known is None or not known.hold.degraded or known.holder_of(known.hold) is None:
             return None
         return _repeated(hold, known.hold)
@@ -385,7 +384,7 @@ class RedisBackend:
     def _adopted(self, found: Hold) -> Hold:
         """The hold that is open under a name: this process's own record of it, if it has one."""
         found.id = id_of(name_of(found.id)) or found.id
-        known = self.desk.handles.get(found.name)
+        known = self.desk.handles.get(found.alias)
         if known is not None and known.hold.id == found.id:
             return known.hold
         for noted in tuple(self.desk.dropped):

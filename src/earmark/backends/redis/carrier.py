@@ -42,5 +42,5 @@ class Carrier(Protocol):
         ...
 
     async def aclose(self, seconds: float) -> None:
-        """Deliver what is owed, for at most so many seconds, and close."""
+        """Answer who has asked and deliver what is owed, for at most so many seconds, and close."""
         ...

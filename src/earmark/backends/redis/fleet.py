@@ -184,8 +184,7 @@ class Fleet:
         else:
             asked.deadline = self._watch.deadline()
             self._unrouted.append(asked)
-            if not self._watch.on:
-                self._watch.begin()
+            self._watch.begin()
             self._survey.begin()
 
     def _is_hole(self, slot: int) -> bool:
@@ -350,7 +349,7 @@ class Fleet:
             self._survey.begin()
 
     async def aclose(self, seconds: float) -> None:
-        """Deliver what is owed, for at most so many seconds, and close."""
+        """Answer who has asked and deliver what is owed, for at most so many seconds, and close."""
         try:
             await self._deliver_all(self.loop.time() + seconds)
             await asyncio.gather(*(node.aclose(0) for node in tuple(self._nodes.values())))
@@ -360,15 +359,15 @@ class Fleet:
             await self._survey.aclose()
 
     async def _deliver_all(self, end: float) -> None:
-        """Wait until nobody is owed anything: what is delivered to one may have others owed what follows from it.
+        """Wait until all are answered and nobody is owed anything: delivery to one may have others owed what follows.
 
         A line that has ended without its master is not begun again: so does one whose loop is ending.
         """
         self.wake()
         given_up: set[Address] = set()
-        while self._rack and self.loop.time() < end:
+        while (asked := self._is_asked()) or self._rack:
             owed = set(self._rack.addresses()) - given_up
-            if not owed and not self._rack.is_lost:
+            if not (asked or owed or self._rack.is_lost) or self.loop.time() >= end:
                 return
             for address in owed:
                 node = self._nodes.get(address)
@@ -377,6 +376,11 @@ class Fleet:
                 else:
                     self._node(address).wake()
             await asyncio.sleep(_LOOK)
+
+    def _is_asked(self) -> bool:
+        """Whether anything has no answer yet."""
+        on_its_way = any(not asked.answer.done() for asked in (*self._unrouted, *self._pausing))
+        return on_its_way or any(node.asked for node in self._nodes.values() if not node.over)
 
     def _end(self) -> None:
         """Whoever waits is told, and nothing more is seen to."""

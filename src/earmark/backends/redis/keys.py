@@ -19,6 +19,8 @@ from typing import Final
 
 from redis.crc import key_slot
 
+from earmark.ids import is_name
+
 FORMAT: Final = ""
 """Of what the scripts keep: another one, "2" and so on, whenever a release could not read what the last one wrote."""
 
@@ -62,9 +64,17 @@ class Keys:
         """Who holds a slot of a scope."""
         return self._slots + key
 
-    def record(self, name: str) -> str:
-        """An open reservation, by its name in the world."""
-        return self._record + name
+    def record(self, id_: str) -> str:
+        """An open reservation, by the library's own id of it; that it is over, whatever it was called."""
+        return self._record + id_
+
+    def named(self, request_id: str) -> str:
+        """An open reservation, by the name that its caller chose, which is no id: none of these begins like this."""
+        return f"{self._record}={request_id}"
+
+    def meant(self, request_id: str) -> tuple[str, ...]:
+        """What a name may mean that reads like an id of the library's: the reservation of that id."""
+        return (self.record(request_id),) if is_name(request_id) else ()
 
     def once(self, message: str) -> str:
         """That a message without a reservation was applied."""
@@ -92,6 +102,10 @@ class TaggedKeys:
 
     def __init__(self, namespace: str) -> None:
         self.at = lru_cache(maxsize=4_096)(partial(Keys, namespace))
+
+    def meant(self, _request_id: str) -> tuple[str, ...]:
+        """Nothing: an id leads to no slot."""
+        return ()
 
     def beside(self, key: str) -> Keys:
         """The names of what is on one slot with a scope's key, or with the name of a reservation."""

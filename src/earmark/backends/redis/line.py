@@ -26,7 +26,7 @@ from earmark.backends.redis.exchange import exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
 from earmark.backends.redis.loops import OURS, is_ending, others_are_going
 from earmark.backends.redis.messages import Message, has_won
-from earmark.backends.redis.owed import Outbox, Owed
+from earmark.backends.redis.owed import Outbox, Owed, messages
 from earmark.backends.redis.standing import Standing
 
 logger = logging.getLogger("earmark.redis")
@@ -40,8 +40,9 @@ LONGEST_PAUSE: Final = 2.0
 # within as many, or not at all.
 PATIENCE: Final = 4
 
-# A line that ends looks this often, in seconds, whether others are at work still.
+# A line that ends looks this often, in seconds, whether others are at work still: at first, and at least.
 _END_PAUSE: Final = 0.001
+_LONGEST_END_PAUSE: Final = 0.1
 
 CLOSED: Final = Outage("the line to the store is closed", sent=True)
 
@@ -90,7 +91,7 @@ class Line:
         self._too_late = False
         self._proven = False  # whether the connection has carried an answer
         self._owed_first = False
-        self._pause = FIRST_PAUSE
+        self._pause, self._end_pause = FIRST_PAUSE, _END_PAUSE
         self._closing = False
         self._ending = brief and is_ending()  # else the loop has outlived a line, and goes on
         self.down: Exception | None = None
@@ -124,19 +125,15 @@ class Line:
             return asked
         self._waiting.append(asked)
         self._wake.set()
-        self._begin()
+        self._watch.begin()
         return asked
-
-    def _begin(self) -> None:
-        if not self._watch.on:
-            self._watch.begin()
 
     def wake(self) -> None:
         """Deliver what is owed by now."""
         self._wake.set()
 
     async def aclose(self, seconds: float) -> None:
-        """Deliver what is owed, for at most so many seconds, and close."""
+        """Answer who has asked and deliver what is owed, for at most so many seconds, and close."""
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -147,8 +144,8 @@ class Line:
         await asyncio.wait([self._task])
 
     async def _deliver_all(self) -> None:
-        """Wait until the store is owed nothing, and has all that callers have left, or the line has ended."""
-        while (self._outbox or self._is_left()) and not self._task.done():
+        """Wait until everybody is answered and the store is owed nothing, or the line has ended."""
+        while (self._outbox or self.asked) and not self._task.done():
             self._idle.clear()
             self._wake.set()
             idle = asyncio.ensure_future(self._idle.wait())
@@ -159,9 +156,10 @@ class Line:
             if self._outbox:  # another loop has it under way, and may have to put it back
                 await asyncio.sleep(_END_PAUSE)
 
-    def _is_left(self) -> bool:
-        """Whether anything is on its way for which nobody waits."""
-        return any(asked.left for asked in unanswered(self._flight, self._waiting))
+    @property
+    def asked(self) -> bool:
+        """Whether anything has no answer yet, also where nobody waits for it any more."""
+        return self._oldest() is not None
 
     async def _run(self) -> None:
         try:
@@ -221,7 +219,8 @@ class Line:
             self._idle.set()
             self._wake.clear()
             if self._ending:
-                self._loop.call_later(_END_PAUSE, self._wake.set)
+                self._loop.call_later(self._end_pause, self._wake.set)
+                self._end_pause = min(2 * self._end_pause, _LONGEST_END_PAUSE)
             await self._wake.wait()
 
     async def _round(self) -> None:
@@ -332,7 +331,7 @@ class Line:
         except Exception:
             logger.debug("the store did not take all that it is owed", exc_info=True)
         if self._outbox:
-            logger.warning("the store is still owed %d messages", len(self._outbox))
+            logger.warning("the store is still owed %s", messages(len(self._outbox)))
 
     async def _deliver_owed(self, *, watched: bool = False) -> Exception | None:
         """Send some of what the store is owed; what fails on the way is owed still.
@@ -347,7 +346,7 @@ class Line:
         try:
             if watched:
                 self._flight = batch
-                self._begin()
+                self._watch.begin()
             dialed = await self._ready()
             return await exchange(dialed, self._header, batch) if batch else None
         finally:

@@ -17,6 +17,7 @@ from earmark.backends.redis.renewal import Renewal
 from earmark.backends.redis.replicas import Presence
 from earmark.core.hold import Hold
 from earmark.errors import EarmarkError
+from earmark.forking import begins_anew
 from earmark.shielding import in_trio
 
 
@@ -53,6 +54,11 @@ class Lines:
         self._make = make
         # Replaced, never changed: other threads may be reading it.
         self._posts: Mapping[asyncio.AbstractEventLoop, Post] = {}
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """What there is belongs to the loops of the parent: to close it would take it from them."""
         self._lock = threading.Lock()
 
     def here(self) -> Post:
@@ -86,23 +92,28 @@ class Lines:
                 loop.call_soon_threadsafe(post.line.wake)
 
     async def close(self, seconds: float, *, owed: bool) -> None:
-        """Close what the running loop has, once it has delivered what is owed, or so many seconds have passed.
+        """Close what the running loop has, once all is answered and delivered, or so many seconds have passed.
 
-        A loop that has no line gets one where anything is owed, unless it cannot have one.
+        Whoever asks meanwhile gets another line, which is closed as well. A loop that has no line gets one where
+        anything is owed, unless it cannot have one.
         """
         loop = _running_loop()
         if owed:
             with suppress(WrongLoop):
                 self.here()
+        end = loop.time() + seconds
+        while (post := self._take_out(loop)) is not None:
+            post.renewal.close()
+            if post.presence is not None:
+                post.presence.close()
+            await post.line.aclose(max(end - loop.time(), 0))
+
+    def _take_out(self, loop: asyncio.AbstractEventLoop) -> Post | None:
         with self._lock:
             posts = dict(self._posts)
             post = posts.pop(loop, None)
             self._posts = posts
-        if post is not None:
-            post.renewal.close()
-            if post.presence is not None:
-                post.presence.close()
-            await post.line.aclose(seconds)
+        return post
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

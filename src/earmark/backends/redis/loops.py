@@ -1,20 +1,25 @@
-"""Whether an event loop is about to end, as far as anybody can tell who runs on it.
+"""Whether an event loop is about to end, as far as anybody can tell who runs on it, and what goes on where it is not.
 
 A runner such as `asyncio.run` cancels every task that is left, waits for them, and then shuts down the loop's
 generators and threads. What serves the loop is among those tasks, and others still have something to say. A program may
-also cancel all its tasks and go on.
+also cancel all its tasks and go on, and some of them may as well: those are marked for good as being cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, Final
 
 OURS: Final = "earmark.redis"
 """What the names of the tasks begin with that serve a loop."""
 
 # The methods of a loop by which it is shut down: `shutdown_asyncgens` and `shutdown_default_executor`.
 _SHUTTING_DOWN: Final = "shutdown_"
+
+# Seconds after which it is seen whether the loop goes on on which a task was interrupted.
+_INTERRUPTED: Final = 0.05
 
 
 def is_ending() -> bool:
@@ -31,3 +36,60 @@ def others_are_going() -> bool:
 def _shuts_down(task: asyncio.Task[object]) -> bool:
     name: str = getattr(task.get_coro(), "__qualname__", "")
     return name.rpartition(".")[2].startswith(_SHUTTING_DOWN)
+
+
+class Lasting:
+    """A task that serves the running loop, and is begun again where somebody has cancelled it and the loop goes on.
+
+    While the loop may be ending there is a timer in its place, which a loop that is closed forgets.
+
+    Args:
+        work: what it does.
+        name: of the task, behind `OURS`.
+        is_due: whether it has to be at work now, also where the loop may be ending: who is there still is at work.
+    """
+
+    def __init__(
+        self, work: Callable[[], Coroutine[Any, Any, None]], name: str, is_due: Callable[[], bool]
+    ) -> None:
+        self._work = work
+        self._name = f"{OURS}.{name}"
+        self._is_due = is_due
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether it is at work."""
+        return self._task is not None and not self._task.done()
+
+    def begin(self) -> None:
+        """Be at work from now on, from the beginning."""
+        self.stop()
+        # The first caller's context is not that of what outlives it.
+        self._task = self._loop.create_task(self._work(), name=self._name, context=Context())
+        self._task.add_done_callback(self._ended, context=Context())
+
+    def begin_later(self) -> None:
+        """The same, as soon as it is seen that the loop goes on."""
+        self._timer = self._loop.call_later(_INTERRUPTED, self._look, context=Context())
+
+    def stop(self) -> None:
+        """Be at work no longer."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whoever cancels all tasks of a loop may go on with it, and so do holders."""
+        if self._task is task and task.cancelled():
+            self.begin_later()
+
+    def _look(self) -> None:
+        if not is_ending() or self._is_due():
+            self.begin()
+        else:
+            self.begin_later()

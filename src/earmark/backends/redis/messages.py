@@ -24,7 +24,7 @@ from earmark.core.notation import (
     write_scope,
 )
 from earmark.ids import name_of, next_id
-from earmark.limits import CONCURRENCY, Limit, Limits, Scope
+from earmark.limits import CONCURRENCY, MICROSECONDS, Limit, Limits, Scope
 
 # A bare key counts in these always, since it may not have been seen (R8). Amounts play no part in it.
 _BARE_KEY: Final = Limits(tpm=0, tph=0, tpd=0)
@@ -38,7 +38,7 @@ class Message(NamedTuple):
         id: names the message, and for a reservation's the reservation; the answer begins with it.
         keys: every key that it touches.
         body: JSON.
-        named: the reservation answers to a name that its caller chose.
+        named: 1 where the reservation answers to a name that its caller chose, 2 where that may mean one by its id.
         then: what is to be sent once this one has won: the same about its parts on other slots of a cluster.
     """
 
@@ -46,8 +46,13 @@ class Message(NamedTuple):
     id: str
     keys: tuple[str, ...]
     body: str
-    named: bool = False
+    named: int = 0
     then: tuple[Message, ...] = ()
+
+    @property
+    def resolves(self) -> bool:
+        """Whether a reservation is over by it, whoever else was given that."""
+        return self.verb == "resolve" and not self.body.startswith('["withdraw"')
 
     def text(self, *, again: bool) -> str:
         """The argument of a call."""
@@ -64,6 +69,7 @@ class Decided(NamedTuple):
         at: the instant of the decision.
         seen: the states of all limits, as text.
         body: the message that made the reservation, where it was another one.
+        named: whether that answers to the name that was asked for, or else to its id.
     """
 
     word: str
@@ -71,6 +77,7 @@ class Decided(NamedTuple):
     at: int
     seen: Sequence[str]
     body: str
+    named: bool = True
 
 
 class Messages:
@@ -91,10 +98,15 @@ class Messages:
         """Decide and debit."""
         if isinstance(hold, Joint):
             return self._reserve_parts(hold.parts)
-        keys, scopes = self._scopes(hold.scopes, self._own_keys(hold))
+        own = self._own_keys(hold)
+        if hold.request_id is not None:
+            own += self._keys.meant(hold.request_id)
+        keys, scopes = self._scopes(hold.scopes, own)
         lease_us = self.lease_of(hold) if any(map(limits_slots, hold.scopes)) else 0
-        body = f"[{lease_us},{_amounts(hold.asks)}{scopes}]"
-        return Message("reserve", name_of(hold.id), keys, body, hold.request_id is not None)
+        # In seconds, mostly whole ones: a record takes less memory so.
+        lease = lease_us / MICROSECONDS if lease_us % MICROSECONDS else lease_us // MICROSECONDS
+        body = f"[{lease},{_amounts(hold.asks)}{scopes}]"
+        return Message("reserve", name_of(hold.id), keys, body, len(own) - 1)
 
     def claim(self, hold: Hold, seen: str = "") -> Message:
         """Have a reservation over several slots answer to its name, or look whether that is free.
@@ -104,7 +116,7 @@ class Messages:
             seen: when it was decided and what was seen then; where nothing is taken yet, nothing.
         """
         body = f"{seen}\n{self.reserve(hold).body}"
-        return Message("claim", name_of(hold.id), self._own_keys(hold), body, named=True)
+        return Message("claim", name_of(hold.id), self._own_keys(hold), body, named=1)
 
     def _reserve_parts(self, parts: tuple[Hold, ...]) -> Message:
         """All at once: the messages of the parts, a line each, with all records in front of the other keys."""
@@ -131,7 +143,9 @@ class Messages:
         told = f'"{verb}",{_amounts(exact)},{_amounts(at_least)},"{name_of(next_id())}"'
         known = 2 if then else int(not hold.is_private)
         body = f"[{told},{known}]"
-        return Message("resolve", name_of(hold.id), keys, body, hold.request_id is not None, then)
+        return Message(
+            "resolve", name_of(hold.id), keys, body, int(hold.request_id is not None), then
+        )
 
     def renew(self, hold: Hold) -> Message:
         """Keep the reservation, and its slots."""
@@ -142,7 +156,7 @@ class Messages:
                 keys.append(names.counts(scope.key))
             if limits_slots(scope):
                 keys.append(names.slots(scope.key))
-        return Message("renew", name_of(hold.id), tuple(keys), "", hold.request_id is not None)
+        return Message("renew", name_of(hold.id), tuple(keys), "", int(hold.request_id is not None))
 
     def add(
         self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
@@ -183,7 +197,7 @@ class Messages:
         if hold.request_id is None:
             return (self._keys.beside(hold.scopes[0].key).record(own),)
         names = self._keys.beside(hold.request_id)
-        return (names.record(hold.request_id), names.record(own))
+        return (names.named(hold.request_id), names.record(own))
 
     def _scopes(
         self, scopes: tuple[Scope, ...], keys: tuple[str, ...]
@@ -218,9 +232,9 @@ def decided(answer: str, id_: str) -> Decided:
     """Read the answer to a reserve."""
     line, _, body = answer.partition("\n")
     word, *rest = line.split(" ")
-    if word == "adopted":
+    if word in ("adopted", "met"):
         id_, at, *seen = rest
-        return Decided(word, id_, int(at), seen, body)
+        return Decided("adopted", id_, int(at), seen, body, named=word == "adopted")
     if word in ("held", "refused"):
         at, *seen = rest
         return Decided(word, id_, int(at), seen, "")
@@ -258,13 +272,14 @@ def has_won(answer: str) -> bool:
 
 def hold_of(decision: Decided, request_id: str) -> Hold:
     """The reservation that another process made."""
-    lease_us, asks, *scopes = json.loads(decision.body)
+    lease, asks, *scopes = json.loads(decision.body)
     hold = Hold()
     hold.id = decision.id
-    hold.request_id = request_id
+    hold.request_id = request_id if decision.named else None
+    hold.travels = True
     hold.scopes = tuple(map(read_scope, scopes))
     hold.asks = read_amounts(asks)
-    hold.lease_us = lease_us or None
+    hold.lease_us = round(lease * MICROSECONDS) or None
     hold.at = decision.at
     hold.seen = states(hold.scopes, decision.seen)
     return hold

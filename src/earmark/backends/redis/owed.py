@@ -13,6 +13,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from earmark.backends.redis.messages import Message
+from earmark.forking import begins_anew
 
 logger = logging.getLogger("earmark.redis")
 
@@ -28,6 +29,11 @@ class Owed(NamedTuple):
     message: Message
 
 
+def messages(count: int) -> str:
+    """So many of them, as a log says it."""
+    return f"{count} message{'' if count == 1 else 's'}"
+
+
 class Outbox:
     """Messages that are owed, shared by all loops.
 
@@ -40,13 +46,24 @@ class Outbox:
 
     def __init__(self, size: int) -> None:
         self._size = size
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Nothing is owed: what a parent owes it delivers itself."""
         self._owed: deque[Owed] = deque()
-        self._under_way = 0
+        self._under_way: dict[int, Owed] = {}
         self._lock = threading.Lock()
         self.lost = 0
 
     def __len__(self) -> int:
-        return len(self._owed) + self._under_way
+        return len(self._owed) + len(self._under_way)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it is owed that a reservation of this name is over."""
+        with self._lock:
+            owed = (*self._owed, *self._under_way.values())
+        return any(one.message.id == name and one.message.resolves for one in owed)
 
     @property
     def deliverable(self) -> bool:
@@ -75,7 +92,7 @@ class Outbox:
                     keys -= len(owed.message.keys)
                 else:
                     too_old += 1
-            self._under_way += len(taken)
+            self._under_way |= {id(owed): owed for owed in taken}
         if too_old:
             self.lose("the store would not know it any more", count=too_old)
         return taken
@@ -95,6 +112,7 @@ class Outbox:
     def settle(self, taken: list[Owed], still: list[Owed], failed: int) -> None:
         """Of what was taken, keep what is owed still, behind the rest; so many others have failed for good."""
         with self._lock:
-            self._under_way -= len(taken)
+            for owed in taken:
+                del self._under_way[id(owed)]
             self.lost += failed
             self._owed.extend(still)

@@ -9,6 +9,7 @@ from typing import Final
 from earmark.backends.redis.chart import Address
 from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Outbox, Owed
+from earmark.forking import begins_anew
 
 # Seconds for which a tray is left alone after its server has sent something elsewhere.
 REST: Final = 0.05
@@ -25,6 +26,11 @@ class Rack:
     def __init__(self, size: int, address_of: Callable[[Message], Address | None]) -> None:
         self._size = size
         self._address_of = address_of
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Nothing is owed."""
         self._trays: dict[Address | None, Tray] = {}
         # Held while anything is taken from one tray for another: nobody sees it in neither.
         self._lock = threading.Lock()
@@ -32,6 +38,11 @@ class Rack:
     def __len__(self) -> int:
         with self._lock:
             return self._count()
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it is owed that a reservation of this name is over."""
+        with self._lock:
+            return any(name in tray for tray in self._trays.values())
 
     def _count(self) -> int:
         return sum(map(len, tuple(self._trays.values())))

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextvars import Context
 from typing import Final, NamedTuple
 
 from earmark.backends.redis.carrier import Carrier
 from earmark.backends.redis.failures import Outage
-from earmark.backends.redis.loops import OURS, is_ending
+from earmark.backends.redis.loops import Lasting
 from earmark.backends.redis.messages import Messages, limits_slots
 from earmark.core.hold import Hold
 from earmark.ids import Id
@@ -32,9 +31,6 @@ _SOON: Final = 1 / 20
 # What is due within this part of its period is renewed with what is due now.
 _TOGETHER: Final = 1 / 2
 
-
-# Seconds after which it is seen whether the loop goes on on which this was interrupted.
-_INTERRUPTED: Final = 0.05
 
 # Nearer than a clock can count is now.
 _INSTANT: Final = 1 / MICROSECONDS
@@ -74,9 +70,8 @@ class Renewal:
         self._keep_us = keep_us
         self._now = now
         self._sleep = sleep
-        self._loop = asyncio.get_running_loop()
         self._kept: dict[Id, _Kept] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._task = Lasting(self._run, "renewal", self._is_due)
         self._wakes = 0.0
 
     def attend(self, hold: Hold) -> None:
@@ -86,32 +81,14 @@ class Renewal:
         period = lasts * _PART / MICROSECONDS
         due = self._now() + period
         self._kept[hold.id] = _Kept(hold, period, due)
-        if self._task is not None and due >= self._wakes:
-            return
-        if self._task is not None:
-            self._task.cancel()
-        self._begin(due)
+        if not self._task.on or due < self._wakes:
+            self._wakes = due
+            self._task.begin()
 
-    def _begin(self, wakes: float) -> None:
-        self._wakes = wakes
-        self._task = self._loop.create_task(self._run(), name=f"{OURS}.renewal", context=Context())
-        self._task.add_done_callback(self._ended, context=Context())
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Whoever cancels all tasks of a loop may go on with it, and so do holders."""
-        if task.cancelled() and self._task in {None, task}:
-            self._task = None
-            self._begin_later()
-
-    def _begin_later(self) -> None:
-        if self._kept:  # a loop that is closed forgets its timers
-            self._loop.call_later(_INTERRUPTED, self._begin_again, context=Context())
-
-    def _begin_again(self) -> None:
-        if self._task is None and not is_ending():
-            self._begin(self._now())
-        elif self._task is None:
-            self._begin_later()
+    def _is_due(self) -> bool:
+        """Whether anything has to be renewed by now."""
+        now = self._now()
+        return any(kept.due <= now for kept in self._kept.copy().values())
 
     def drop(self, hold: Hold) -> None:
         """Renew it no longer. From any thread."""
@@ -120,22 +97,16 @@ class Renewal:
     def close(self) -> None:
         """Renew nothing any more."""
         self._kept.clear()
-        if self._task is not None:
-            self._task.cancel()
+        self._task.stop()
 
     async def _run(self) -> None:
-        task = asyncio.current_task()
-        try:
-            while kept_now := self._kept.copy():  # other threads drop theirs meanwhile
-                now = self._now()
-                self._wakes = min(kept.due for kept in kept_now.values())
-                if self._wakes - now >= _INSTANT:
-                    await self._sleep(self._wakes - now)
-                else:
-                    await self._renew(kept_now, now)
-        finally:
-            if self._task is task:
-                self._task = None
+        while kept_now := self._kept.copy():  # other threads drop theirs meanwhile
+            now = self._now()
+            self._wakes = min(kept.due for kept in kept_now.values())
+            if self._wakes - now >= _INSTANT:
+                await self._sleep(self._wakes - now)
+            else:
+                await self._renew(kept_now, now)
 
     async def _renew(self, kept_now: dict[Id, _Kept], now: float) -> None:
         """Renew what is due, and what would be soon."""

@@ -8,16 +8,15 @@ gone counts for two leases more.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from contextvars import Context
 from typing import Final
 
 from earmark.backends.redis.carrier import Carrier
 from earmark.backends.redis.failures import Outage, StoreError
 from earmark.backends.redis.fallback import LocalShare
+from earmark.backends.redis.loops import Lasting
 from earmark.backends.redis.messages import Message
 
 logger = logging.getLogger("earmark.redis")
@@ -63,6 +62,7 @@ class Presence:
         replicas: told how many are alive.
         now: seconds, by the clock that `sleep` waits by.
         sleep: waits for so many seconds.
+        brief: whether the loop may be ending: then it is said once it is seen to go on.
     """
 
     def __init__(
@@ -72,24 +72,31 @@ class Presence:
         replicas: Replicas,
         now: Callable[[], float],
         sleep: Callable[[float], Awaitable[object]],
+        *,
+        brief: bool,
     ) -> None:
         self._line = line
         self._message = message
         self._replicas = replicas
         self._now = now
         self._sleep = sleep
-        loop = asyncio.get_running_loop()
-        # The first caller's context is not that of what outlives it.
-        self._task = loop.create_task(self._run(), name="earmark.redis.presence", context=Context())
+        self._due = now() + (replicas.lease / _TIMES if brief else 0)
+        self._task = Lasting(self._run, "presence", lambda: now() >= self._due)
+        if brief:
+            self._task.begin_later()
+        else:
+            self._task.begin()
 
     def close(self) -> None:
         """Say nothing any more."""
-        self._task.cancel()
+        self._task.stop()
 
     async def _run(self) -> None:
         while not self._line.over:
             times = _TIMES if await self._is_heard() else _TIMES_UNHEARD
-            await self._sleep(self._replicas.lease / times)
+            pause = self._replicas.lease / times
+            self._due = self._now() + pause
+            await self._sleep(pause)
 
     async def _is_heard(self) -> bool:
         try:

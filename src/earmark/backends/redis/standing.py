@@ -9,8 +9,9 @@ from typing import Final
 
 from earmark.backends.health import Health
 from earmark.backends.redis.chart import Address
-from earmark.backends.redis.owed import Outbox
+from earmark.backends.redis.owed import Outbox, messages
 from earmark.backends.redis.rack import Rack
+from earmark.forking import begins_anew
 
 logger = logging.getLogger("earmark.redis")
 
@@ -33,6 +34,11 @@ class Standing:
         self._of_local = of_local
         self._on_outage = on_outage
         self._outbox = outbox
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """No line is there yet."""
         self._down = 0
         self._admitted = 0
         self._reason: str | None = None
@@ -81,6 +87,11 @@ class Standing:
             self._reason = None
             self._said.clear()
             return True
+
+    def closed(self) -> None:
+        """The connections of a loop are closed: say what the store has not had."""
+        if self._outbox:
+            logger.error("the store is still owed %s", messages(len(self._outbox)))
 
     def admitted(self) -> None:
         """One more request was admitted without the store."""

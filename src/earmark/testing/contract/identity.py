@@ -50,6 +50,22 @@ async def r9_the_librarys_own_id_can_be_asked_again(bench: Bench) -> None:
 
 
 @cases()
+async def r9_who_chooses_the_librarys_next_ids_is_in_nobodys_way(bench: Bench) -> None:
+    """R9: a name that reads like an id which the library will make is another reservation than that of the id."""
+    own, theirs = key("own", rpm=60), key("theirs", rpm=60, concurrency=9)
+    async with bench.table() as table:
+        await table.play(R("first", WIDE), C("first"))
+        nonce, _, number = table.handles["first"].request_id.partition(".")
+        names = [f"{nonce}.{int(number) + ahead}" for ahead in range(8, 16)]
+        chosen = [await table.limiter.pre_commit(theirs, request_id=name) for name in names]
+        plain = [await table.limiter.pre_commit(own) for _ in range(9)]
+        await table.play(used("theirs.conc", 8, scope=theirs), used("own.rpm", 9, scope=own))
+        for handle in (*plain, *chosen):
+            expect("await handle.cancel()", await handle.cancel(), True)
+        await table.play(used("theirs.conc", 0), used("own.rpm", 0))
+
+
+@cases()
 async def r9_keys_and_asks_are_compared_without_order_and_without_limits(bench: Bench) -> None:
     """R9: other orders and other amounts of the limits are the same request."""
     a, b = key("a", tpm=100), Scope("b", Limits(also=(Limit("x", 9, 10), Limit("y", 9, 10))))

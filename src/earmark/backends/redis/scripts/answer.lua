@@ -11,7 +11,7 @@ for position = FIRST_MESSAGE, #ARGV do
   local keys, is_named, is_again
   keys, is_named, is_again, id, text = string.match(message, '^(%d+) (%d) (%d) %a+ (%S+) (.*)$')
   last_key = used_keys + tonumber(keys or string.match(message, '^%d+'))
-  named, again = is_named == '1', is_again == '1'
+  named, meant, again = is_named ~= '0', is_named == '2', is_again == '1'
   local worked, answer = pcall(id and answer_message)
   if not worked then
     local failure = answer  -- what is no text is one of the server's error replies, or a test double's exception

@@ -23,8 +23,8 @@ if not clock then
 end
 
 -- The message that is answered now: whose it is, what it says, and whether it was sent under a name that its caller chose,
--- and before.
-local id, text, named, again
+-- whether that may mean another reservation by its id, and whether it was sent before.
+local id, text, named, meant, again
 local used_keys, last_key = 0, 0
 
 local function next_key()

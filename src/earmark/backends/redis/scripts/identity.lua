@@ -37,7 +37,7 @@ local function identity()
     if same then
       return 'held ' .. seen
     end
-    return 'adopted ' .. record.id .. ' ' .. seen .. '\n' .. record.body
+    return (record.named and 'adopted ' or 'met ') .. record.id .. ' ' .. seen .. '\n' .. record.body
   end
 
   -- What remembers for a while that an id is over: a late copy of its reserve finds that, and a late copy of the message

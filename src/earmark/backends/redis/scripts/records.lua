@@ -28,6 +28,11 @@ local function load_record(key)
   return max(record.at, record.renewed) + KEEP > clock and record or nil
 end
 
+-- The lease of its slots, in microseconds: a message has it in seconds.
+local function lease_of(body)
+  return ceil(body[1] * 1000000 - 0.5)
+end
+
 -- `last` is when it was made or renewed last.
 local function write_record(key, kept, last)
   call('SET', key, kept, 'PX', ttl(last + KEEP))

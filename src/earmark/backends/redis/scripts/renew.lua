@@ -51,7 +51,7 @@ local function answer_message()
   end
   record.renewed = max(record.renewed, clock)
   for _, one in ipairs(kept) do
-    use(slots).take_slot(one.key, record.id, body[1], one.others, clock, one.held)
+    use(slots).take_slot(one.key, record.id, lease_of(body), one.others, clock, one.held)
   end
   write_record(record.key, use(notes).with_notes(record), max(record.at, record.renewed))
   return held and 'held' or 'lapsed'

@@ -1,6 +1,6 @@
 -- Decide over every limit of every scope at one instant, and debit all of them or none.
--- Keys: the record, [the record of the id, where the caller chose a name], then the counts of each scope and, where
--- it limits concurrency, its slots. Twin: MemoryStore.reserve.
+-- Keys: the record, [that of the id, where the caller chose a name, and where that reads like an id of the library's the
+-- record of that], then the counts of each scope and, where it limits concurrency, its slots. Twin: MemoryStore.reserve.
 
 -- Compute what is to be written of the scopes; those after the number `last` are of the second of two.
 local function prepare(scopes, lease, last, second, now)
@@ -45,8 +45,12 @@ local function answer_message()
   if named then
     former = load_record(next_key())
   end
+  local other = meant and load_record(next_key())
   if former and former.id ~= id then
     return 'gone'
+  end
+  if other and not other.buried then
+    record = other
   end
   local asked, last, second = text
   if string.find(text, '\n', 1, true) then
@@ -64,11 +68,12 @@ local function answer_message()
   if refused then
     return 'refused ' .. seen
   end
-  prepare(scopes, body[1], last, second, now)
+  local lease = lease_of(body)
+  prepare(scopes, lease, last, second, now)
   -- All is read and computed. Slots come first, since they end by themselves.
   for _, scope in ipairs(scopes) do
     if scope.slots then
-      use(slots).take_slot(scope.slots, scope.holder, body[1], scope.others, now)
+      use(slots).take_slot(scope.slots, scope.holder, lease, scope.others, now)
     end
   end
   for _, scope in ipairs(scopes) do
