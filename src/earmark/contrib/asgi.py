@@ -104,7 +104,7 @@ class ReservedStream(StreamingResponse):
             await self._stream.aclose()
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        """Send it; where the client leaves, some servers cancel this, also before it sends, others have `send` raise."""
+        """Send it; when the client leaves, servers cancel this, also before it has begun, or have `send` raise."""
         try:
             await super().__call__(scope, receive, send)
         finally:
