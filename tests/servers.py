@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pytest
 import redis
@@ -24,6 +24,9 @@ from redis.retry import Retry
 HOST = "127.0.0.1"
 STARTUP_SECONDS = 20
 _PAUSE = 0.02
+
+# A replica need not wait for others that might begin to follow as well.
+AT_ONCE: Final = ("--repl-diskless-sync-delay", "0")
 
 SLOTS = 16_384
 _BUS = 10_000  # a node of a cluster listens to the others so many ports above its own
@@ -60,14 +63,15 @@ class RedisServer:
         """Where it listens."""
         return f"redis://{HOST}:{self.port}/0"
 
-    def start(self) -> Self:
-        """Start it, also once more after it was stopped, and wait until it answers."""
+    def start(self, *settings: str) -> Self:
+        """Start it, also once more after it was stopped, and wait until it answers; `settings`: for this time alone."""
         self._process = subprocess.Popen(
             [
                 self._program,
                 *("--port", str(self.port), "--bind", HOST, "--dir", self._folder.name),
                 *("--save", "", "--appendonly", "no"),
                 *self._settings,
+                *settings,
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -78,6 +82,18 @@ class RedisServer:
                 client.ping()
         except redis.RedisError as error:
             pytest.fail(f"redis-server does not answer: {error}")
+        return self
+
+    def watch(self, *settings: str) -> Self:
+        """Start it as a sentinel, with these lines of its configuration."""
+        file = self.folder / "sentinel.conf"
+        lines = (f"port {self.port}", f"bind {HOST}", f"dir {self.folder}", *settings)
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self._process = subprocess.Popen(
+            [self._program, str(file), "--sentinel"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         return self
 
     def client(self, **options: Any) -> redis.Redis:
@@ -116,9 +132,9 @@ class RedisServer:
 
 
 @contextmanager
-def redis_server(*settings: str) -> Iterator[RedisServer]:
-    """A server of its own, for what would disturb others."""
-    server = RedisServer(*settings)
+def redis_server(*settings: str, program: str | None = None) -> Iterator[RedisServer]:
+    """A server of its own, for what would disturb others, or of another version."""
+    server = RedisServer(*settings, program=program)
     try:
         yield server.start()
     finally:
@@ -128,39 +144,38 @@ def redis_server(*settings: str) -> Iterator[RedisServer]:
 class Sentinel:
     """A master, a replica, and a sentinel that watches them.
 
+    Args:
+        program: the server of each; by default the machine's own.
+
     Attributes:
         name: what the sentinel calls the master.
+        master: who has that place now.
+        replica: who follows it, or did.
     """
 
     name = "watched"
 
-    def __init__(self) -> None:
-        self.master = RedisServer()
-        self.replica = RedisServer("--replicaof", HOST, str(self.master.port))
-        self.port = free_port()
-        self._folder = tempfile.TemporaryDirectory(prefix="earmark-sentinel-")
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, program: str | None = None) -> None:
+        self.master = RedisServer(*AT_ONCE, program=program)
+        self.replica = RedisServer(*AT_ONCE, program=program)
+        self._watcher = RedisServer(program=program)
+        self.port = self._watcher.port
 
     def start(self) -> Self:
         """Start all three, and wait until the sentinel knows the replica."""
         self.master.start()
-        self.replica.start()
-        settings = Path(self._folder.name) / "sentinel.conf"
-        settings.write_text(
-            f"port {self.port}\nbind {HOST}\ndir {self._folder.name}\n"
-            f"sentinel monitor {self.name} {HOST} {self.master.port} 1\n"
-            f"sentinel down-after-milliseconds {self.name} 300\n"
-            f"sentinel failover-timeout {self.name} 2000\n",
-            encoding="utf-8",
+        self.replica.start("--replicaof", HOST, str(self.master.port))
+        self._watcher.watch(
+            f"sentinel monitor {self.name} {HOST} {self.master.port} 1",
+            f"sentinel down-after-milliseconds {self.name} 300",
+            f"sentinel failover-timeout {self.name} 500",
         )
-        self._process = subprocess.Popen(
-            [str(shutil.which("redis-server")), str(settings), "--sentinel"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        eventually(lambda: len(self._told("replicas")) == 1, "the sentinel knows no replica")
-        eventually(lambda: follows(self.replica), "the replica does not follow")
+        self._settle()
         return self
+
+    def _settle(self) -> None:
+        eventually(self._knows_replica, "the sentinel knows no replica that is well")
+        eventually(lambda: follows(self.replica), "the replica does not follow")
 
     def replicate(self) -> None:
         """Wait until the replica has all that was written so far."""
@@ -173,27 +188,35 @@ class Sentinel:
     def fail_over(self) -> None:
         """Kill the master, and wait until the replica has its place."""
         self.master.kill()
-        eventually(
-            lambda: self._told("get-master-addr-by-name")[1] == str(self.replica.port).encode(),
-            "the sentinel has made no other master",
-        )
+        self.master, self.replica = self.replica, self.master
+        eventually(self._knows_master, "the sentinel has made no other master")
 
-    def _told(self, question: str) -> Any:
-        answer: Any = []
-        with suppress(redis.ConnectionError):
-            client: Any = redis.Redis(host=HOST, port=self.port, protocol=2)
-            with client:
-                answer = client.execute_command("SENTINEL", question, self.name)
-        return answer
+    def rejoin(self) -> None:
+        """Have the one that was killed follow the one that has its place."""
+        self.replica.start("--replicaof", HOST, str(self.master.port))
+        self._settle()
+
+    def _knows_master(self) -> bool:
+        """Whether clients are told of it: of one that is down still they are not."""
+        known = [(one[b"port"], one[b"flags"]) for one in self._told("masters")]
+        return known == [(str(self.master.port).encode(), b"master")]
+
+    def _knows_replica(self) -> bool:
+        known = [
+            (one[b"flags"], one[b"master-link-status"]) for one in self._told("replicas", self.name)
+        ]
+        return known == [(b"slave", b"ok")]
+
+    def _told(self, *question: str) -> list[dict[bytes, bytes]]:
+        answer: list[list[bytes]] = []
+        with suppress(redis.RedisError):
+            answer = told(self._watcher, "SENTINEL", *question)
+        return [dict(zip(one[::2], one[1::2], strict=True)) for one in answer]
 
     def close(self) -> None:
         """End all three."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self.replica.close()
-        self.master.close()
-        self._folder.cleanup()
+        for server in (self._watcher, self.replica, self.master):
+            server.close()
 
 
 def follows(replica: RedisServer) -> bool:
@@ -228,9 +251,9 @@ def eventually(condition: Callable[[], bool], otherwise: str) -> None:
 
 
 @contextmanager
-def sentinel() -> Iterator[Sentinel]:
+def sentinel(program: str | None = None) -> Iterator[Sentinel]:
     """A watched pair of its own."""
-    group = Sentinel()
+    group = Sentinel(program)
     try:
         yield group.start()
     finally:

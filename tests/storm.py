@@ -3,7 +3,10 @@
 Whatever a caller is told is written down at once, and whatever it is about to do before it does that, so that the log
 is true also where the process is killed between two lines.
 
-    python -m tests.storm URL SEED STOP LOG
+    python -m tests.storm WHERE SEED STOP LOG TASKS PACE
+
+WHERE is what `tests.sites` calls a server, a cluster or a Sentinel; PACE is for how many seconds at most a caller, and
+who cancels them, rests now and then.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import random
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,14 +27,13 @@ from earmark import (
     Limiter,
     Limits,
     RateLimited,
-    RedisBackend,
     RequestIdConflict,
     Reservation,
     Scope,
 )
 from earmark.ids import name_of
+from tests.sites import limiter_at
 
-TASKS: Final = 200
 LEASE: Final = 2.0
 SLOTS: Final = 5
 
@@ -79,20 +82,25 @@ class Storm:
         log: where they write.
         seed: of all that is random.
         stop: they end when this file is there.
+        tasks: how many.
+        pace: seconds for which one rests at most.
     """
 
-    def __init__(self, limiter: Limiter, log: Log, seed: int, stop: Path) -> None:
+    def __init__(
+        self, limiter: Limiter, log: Log, seed: int, stop: Path, tasks: int, pace: float
+    ) -> None:
         self._limiter = limiter
+        self._pace = pace
         self._log = log
         self._random = random.Random(seed)
         self._stop = stop
         self._numbers = iter(range(10**9))
-        self._tasks: list[asyncio.Task[None] | None] = [None] * TASKS
+        self._tasks: list[asyncio.Task[None] | None] = [None] * tasks
 
     async def run(self) -> None:
         """Until it is over."""
         async with asyncio.TaskGroup() as group:
-            for place in range(TASKS):
+            for place in range(len(self._tasks)):
                 group.create_task(self._again_and_again(place))
             group.create_task(self._cancel_some())
 
@@ -103,15 +111,25 @@ class Storm:
             await asyncio.wait([task])
             if not task.cancelled():
                 task.result()
+            await self._rest()
+
+    async def _rest(self, part: float = 1.0) -> None:
+        """As callers do, and whoever finds that the store is out of reach: else nobody has time for anything else."""
+        if self._pace:
+            turn = asyncio.Event()
+            rest = self._random.uniform(0, part * self._pace)
+            asyncio.get_running_loop().call_later(rest, turn.set)
+            await turn.wait()
 
     async def _cancel_some(self) -> None:
         """At any moment of whatever they are doing."""
         while not self._stop.exists():
             for _ in range(self._random.randrange(30)):
                 await asyncio.sleep(0)
-            task = self._tasks[self._random.randrange(TASKS)]
+            task = self._tasks[self._random.randrange(len(self._tasks))]
             if task is not None and not task.done() and task.cancel():
                 self._log.write("cancelled")
+            await self._rest(0.2)
 
     async def _request(self) -> None:
         """One request, which both processes may make at once under one name."""
@@ -120,6 +138,7 @@ class Storm:
         chosen = random.Random(number) if named else self._random
         scopes = (ALL, *chosen.sample(SCOPES, chosen.choice((1, 1, 2))))
         tokens = chosen.randrange(1, 600)
+        began = now()
         try:
             reservation = await self._limiter.pre_commit(
                 *scopes,
@@ -129,16 +148,19 @@ class Storm:
             )
         except (RateLimited, RequestIdConflict, BackendUnavailable) as error:
             self._log.write(type(error).__name__)
+            if isinstance(error, BackendUnavailable):
+                await self._rest(4)
             return
         keys = [scope.key for scope in scopes[1:]]
         hold = reservation._hold
         name = name_of(hold.id)
-        self._log.write("held", name, named, keys, tokens, hold.at)
+        self._log.write("held", name, named, keys, tokens, began, hold.at)
         try:
             async with reservation:
                 try:
                     for _ in range(self._random.choice((0, 0, 1, 3, 10))):
-                        await self._limiter.peek(scopes[1])
+                        with suppress(BackendUnavailable):
+                            await self._limiter.peek(scopes[1])
                     await self._resolve(reservation, name, tokens)
                 except asyncio.CancelledError:
                     self._log.write("leaving", name, now())
@@ -160,15 +182,16 @@ class Storm:
             told = await reservation.close_reserved_only()
         else:
             told = await reservation.cancel()
-        self._log.write("resolved", name, told)
+        self._log.write("resolved", name, told, now())
 
 
-async def main(url: str, seed: str, stop: str, log: str) -> None:
-    backend = RedisBackend.from_url(url, lease=LEASE, timeout=20, on_outage="closed")
+async def main(where: str, seed: str, stop: str, log: str, tasks: str, pace: str) -> None:
     written = Log(Path(log))
-    async with Limiter(backend) as limiter:
-        await Storm(limiter, written, int(seed), Path(stop)).run()
-    health = limiter.health()
+    async with limiter_at(where, lease=LEASE, on_outage="closed") as limiter:
+        storm = Storm(limiter, written, int(seed), Path(stop), int(tasks), float(pace))
+        await storm.run()
+        await limiter.aclose()
+        health = limiter.health()
     written.write("end", health.owed, health.lost, health.admitted_without_store)
 
 

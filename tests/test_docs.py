@@ -176,6 +176,24 @@ def test_relative_links_resolve(document: Path) -> None:
     assert not broken
 
 
+def test_every_test_that_a_document_names_is_there() -> None:
+    """A row of a table that names its proof names one that is run."""
+    there = {
+        name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(
+            r"^(?:async )?def (test_\w+)\(", file.read_text("utf-8"), re.MULTILINE
+        )
+    }
+    named = {
+        (document.name, name)
+        for document in DOCUMENTS
+        for name in re.findall(r"`(test_\w+)`", document.read_text("utf-8"))
+    }
+    assert len(named) > 100
+    assert sorted((where, name) for where, name in named if name not in there) == []
+
+
 def test_the_retries_example_charges_what_was_sent() -> None:
     """Whatever the loop: what its second attempt has answered counts once, and what all refuse unbilled no tokens."""
     said = subprocess.run(

@@ -8,22 +8,37 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
+
+ROOT: Final = Path(__file__).parent.parent.parent
 
 PROGRAM: Final = """
 import asyncio, json, sys
-from earmark import BackendUnavailable, Limiter, Limits, RateLimited, RedisBackend, RequestIdConflict, Scope
+from earmark import BackendUnavailable, Limits, RateLimited, RequestIdConflict, Scope
+from tests.sites import limiter_at
 
 async def main():
-    url, namespace, lease, now = sys.argv[1:]
+    where, namespace, lease, now = sys.argv[1:]
     clock = (lambda: float(now)) if now else None
-    limiter = Limiter(RedisBackend.from_url(url, namespace=namespace, clock=clock, lease=float(lease), timeout=20))
+    options = {"namespace": namespace, "clock": clock, "lease": float(lease), "timeout": 20}
+    async with limiter_at(where, **options) as limiter:
+        await serve(limiter)
+
+async def serve(limiter):
     handles = {}
 
     async def take(key, limits, tokens, request_id=None):
         handle = await limiter.pre_commit(Scope(key, Limits(**limits)), tokens=tokens, request_id=request_id)
         handles[handle.request_id] = handle
         return handle.request_id
+
+    async def work(keys, limits, tokens, used, count):
+        scopes = [Scope(key, Limits(**limits)) for key in keys]
+        async def request():
+            handle = await limiter.pre_commit(*scopes, tokens=tokens)
+            return await handle.settle_success(used)
+        return await asyncio.gather(*(request() for _ in range(count)))
 
     async def enter(request_id):
         await handles[request_id].__aenter__()
@@ -40,7 +55,7 @@ async def main():
     async def renew(request_id):
         return await handles[request_id].renew()
 
-    calls = {call.__name__: call for call in (take, enter, settle, cancel, state, renew)}
+    calls = {call.__name__: call for call in (take, work, enter, settle, cancel, state, renew)}
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         name, *arguments = json.loads(line)
@@ -49,7 +64,6 @@ async def main():
         except (RateLimited, RequestIdConflict, BackendUnavailable) as error:
             answer = type(error).__name__
         print(json.dumps(answer), flush=True)
-    await limiter.aclose()
 
 asyncio.run(main())
 """
@@ -92,19 +106,28 @@ class OtherProcess:
 
 @asynccontextmanager
 async def other_process(
-    url: str, namespace: str, *, lease: float = 60, now: float | None = None
+    where: str, namespace: str, *, lease: float = 60, now: float | None = None
 ) -> AsyncIterator[OtherProcess]:
-    """Start one, and end it; `now`: its clock stands still."""
+    """Start one, and end it.
+
+    Args:
+        where: the URL of a server, or what `tests.sites` calls another place.
+        namespace: of the keys.
+        lease: seconds.
+        now: its clock stands still.
+    """
+    where = where if " " in where else f"server {where}"
     process = await asyncio.create_subprocess_exec(
         *(
             sys.executable,
             "-c",
             PROGRAM,
-            url,
+            where,
             namespace,
             str(lease),
             "" if now is None else str(now),
         ),
+        cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

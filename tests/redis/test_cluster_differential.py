@@ -27,7 +27,7 @@ from tests.servers import RedisCluster
 from tests.stores import Store
 from tests.twins import Side, Twins
 
-HISTORIES: Final = 200
+HISTORIES: Final = 360
 PARTS: Final = 2
 MANY: Final = 1_000
 
@@ -147,4 +147,5 @@ def test_random_histories(part: int, shared_cluster: RedisCluster, runner: async
     play()
     if wanted >= ENOUGH:
         reached.require(0.05, ("refusal", "rollover between hold and settle", "reused id"))
+        reached.require(0.05, ("lapsed lease", "post-stream", "cancel", "renew"))
         reached.require(0.3, ("several slots",))

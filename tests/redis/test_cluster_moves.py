@@ -15,8 +15,8 @@ import pytest
 from earmark import BackendUnavailable, Limiter, Limits, RedisBackend, Scope
 from tests.cluster import keys_on, slot_of
 from tests.redis.proxy import until
-from tests.redis.test_scripts_servers import oldest
 from tests.servers import RedisCluster, RedisServer, redis_cluster, told
+from tests.versions import VERSIONS, program_of
 
 pytestmark = pytest.mark.anyio
 
@@ -31,10 +31,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module", params=["6.2", "the machine's"])
+@pytest.fixture(scope="module", params=VERSIONS)
 def cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
     """One whose slots these tests move; the servers that are supported send elsewhere by different rules."""
-    with redis_cluster(program=oldest() if request.param == "6.2" else None) as cluster:
+    with redis_cluster(program=program_of(request.param)) as cluster:
         yield cluster
 
 

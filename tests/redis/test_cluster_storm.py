@@ -1,6 +1,7 @@
-"""Many callers of two limiters on one cluster, who are cancelled at any moment, while a slot is moved and scripts go.
+"""Storms on a cluster: callers who are cancelled at any moment, processes that are killed, slots that are moved.
 
-What each caller was told is compared with what the masters say.
+What each caller was told is compared with what the masters say: once of many callers of two limiters in this process,
+where every count is exact, and once of two processes (tests/storm.py).
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import redis
 
 from earmark import (
     BackendUnavailable,
@@ -23,11 +27,14 @@ from earmark import (
     RequestIdConflict,
     Scope,
 )
+from earmark.backends.redis.keys import TaggedKeys
 from tests.cluster import Look, slot_of, spread
 from tests.reached import Reached
 from tests.redis.proxy import until
 from tests.scale import examples
 from tests.servers import RedisCluster, redis_cluster, told
+from tests.storm import ALL, SCOPES
+from tests.weather import Place, Weather, check, report
 
 pytestmark = pytest.mark.anyio
 
@@ -35,9 +42,16 @@ TASKS: Final = 60
 SLOTS: Final = 4
 ASKED: Final = 50
 LEASE: Final = 5.0
-REQUESTS: Final = examples(4_000)
+LONG_LEASE: Final = 600.0  # never lapses, however slow the machine is
+REQUESTS: Final = examples(3_000)
+
+# Of two processes: how long, how many callers in each, and how long one rests at most.
+SECONDS: Final = min(max(examples(4), 3), 40)
+PLACES: Final = 60
+PACE: Final = 0.05
 
 REACHED: Final = Reached("storm on a cluster")
+REACHED_BY_TWO: Final = Reached("storm of two processes on a cluster")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +78,8 @@ class Storm:
     Attributes:
         certain: by key, the tokens of reservations that nobody else knew, by how each has ended.
         possible: the most that those can have counted which two callers asked for under one name.
-        holding: by key, who certainly holds a slot at this moment.
+        holding: by key, who certainly holds a slot at this moment: no longer one who has begun to let go of it, since
+            each slot of a cluster is free as soon as its own part is resolved.
         most: the most that certainly did.
     """
 
@@ -111,32 +126,31 @@ class Storm:
         name = f"req-{number // 2}" if named else None
         limiter = self.limiters[number % len(self.limiters)]
         try:
-            reservation = await limiter.pre_commit(*scopes, tokens=ASKED, request_id=name)
+            reservation = await limiter.pre_commit(
+                *scopes, tokens=ASKED, request_id=name, lease=LEASE if named else LONG_LEASE
+            )
         except (RateLimited, RequestIdConflict, BackendUnavailable) as error:
             self.met[type(error).__name__] += 1
             return
         self.met[f"over {len(scopes)}"] += 1
         keys = [scope.key for scope in reservation.scopes]
         # Two limiters may hold one reservation: its slots are counted for whoever asked first.
-        counts = not named
-        if counts:
-            self.holding.update(keys)
-            self.most = max(self.most, *self.holding.values())
+        held = keys if not named else []
+        self.holding.update(held)
+        self.most = max((self.most, *self.holding.values()))
         used = chosen.randrange(1, 100)
         try:
             async with reservation:
-                for _ in range(chosen.choice((0, 1, 4))):
-                    await limiter.peek(scopes[0])
-                if counts:
-                    self.holding.subtract(keys)
-                    counts = False
+                try:
+                    for _ in range(chosen.choice((0, 1, 4))):
+                        await limiter.peek(scopes[0])
+                finally:
+                    self.holding.subtract(held)
                 if chosen.random() < 0.3:
                     await reservation.cancel()
                 else:
                     await reservation.settle_success(used)
         finally:
-            if counts:
-                self.holding.subtract(keys)
             self.met[reservation.state] += 1
             if named:
                 self.possible.update(dict.fromkeys(keys, max(used, ASKED)))
@@ -204,3 +218,54 @@ async def test_a_storm_breaks_no_promise_on_a_cluster(cluster: RedisCluster) -> 
     wanted = {"cancelled", "RateLimited", "settled", "abandoned", "over 3"}
     assert not {what for what in wanted if not storm.met[what]}
     assert moves
+
+
+class Cluster(Place):
+    """Three masters, whose slots are moved, and whose scripts are flushed."""
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        super().__init__(f"cluster {cluster.url}", TaggedKeys("earmark"))
+        self._cluster = cluster
+        self._random = random.Random(5)
+        self._clients = {server.port: server.client() for server in cluster.masters}
+        self._slots = {slot_of(scope.key) for scope in (ALL, *SCOPES)}
+        self._owners = {slot: cluster.owner(slot) for slot in self._slots}
+        self.moves = 0
+        self.keys_moved = 0
+
+    def clients(self) -> Sequence[redis.Redis]:
+        return [*self._clients.values()]
+
+    def at(self, key: str) -> redis.Redis:
+        return self._clients[self._owners[slot_of(key)].port]
+
+    def disturb(self) -> None:
+        """Move two slots, each a few keys at a time: that of all requests, and another."""
+        for slot in (slot_of(ALL.key), self._random.choice(sorted(self._slots))):
+            source = self._owners[slot]
+            target = self._random.choice([m for m in self._cluster.masters if m is not source])
+            self._cluster.begin_move(slot, target)
+            for _ in range(3):
+                self.keys_moved += self._cluster.move_keys(slot, source, target, 2)
+            self._cluster.end_move(slot, source, target)
+            self._owners[slot] = target
+            told(target, "SCRIPT", "FLUSH")
+            self.moves += 1
+
+
+async def test_a_storm_of_two_processes_breaks_no_promise_on_a_cluster(
+    cluster: RedisCluster, tmp_path: Path
+) -> None:
+    """R1, R2, R5, R9, R10, R14, R16: processes are killed at any moment, also between slots, which are moved."""
+    place = Cluster(cluster)
+    weather = Weather(place, tmp_path, tasks=PLACES, pace=PACE)
+    with ExitStack() as stack:
+        stack.callback(weather.end)
+        weather.rage(SECONDS, troubles=3)
+        logs = await check(weather, place, tmp_path, walks=True)
+    assert weather.kills
+    assert place.keys_moved
+    REACHED_BY_TWO.count("seconds", SECONDS)
+    REACHED_BY_TWO.count("moves of a slot", place.moves)
+    REACHED_BY_TWO.count("keys moved one by one", place.keys_moved)
+    report(REACHED_BY_TWO, weather, logs)

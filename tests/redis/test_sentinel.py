@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-import redis.asyncio.sentinel
+import redis
 
 from earmark import (
     BackendUnavailable,
@@ -20,7 +21,9 @@ from earmark import (
     Reservation,
     Scope,
 )
+from tests.redis.proxy import Proxy
 from tests.servers import (
+    AT_ONCE,
     HOST,
     RedisServer,
     Sentinel,
@@ -32,6 +35,8 @@ from tests.servers import (
     sentinel,
     told,
 )
+from tests.sites import limiter_at, master_of
+from tests.versions import OLDEST, program_of
 
 pytestmark = pytest.mark.anyio
 
@@ -45,16 +50,11 @@ def anyio_backend() -> str:
 
 
 @asynccontextmanager
-async def through(group: Sentinel) -> AsyncIterator[Limiter]:
+async def through(group: Sentinel, **options: Any) -> AsyncIterator[Limiter]:
     """A limiter that asks the sentinel who is the master."""
-    make: Any = redis.asyncio.sentinel.Sentinel
-    clients = make([(HOST, group.port)])
-    client = clients.master_for(group.name)
-    async with Limiter(RedisBackend(client, on_outage="closed")) as limiter:
+    where = f"sentinel {group.port} {group.name}"
+    async with limiter_at(where, **{"on_outage": "closed", **options}) as limiter:
         yield limiter
-    await client.aclose()
-    for watcher in clients.sentinels:
-        await watcher.aclose()
 
 
 def there(server: RedisServer) -> Limiter:
@@ -114,8 +114,27 @@ async def test_b53_after_a_failover_the_next_calls_reach_the_new_master() -> Non
             assert status["tokens"].used == 100 + 300 + 50
             assert status["concurrency"].used == 1
             assert await third.cancel() is True
-            with group.replica.client() as new:
+            with group.master.client() as new:
                 assert all(new.ttl(key) > 0 for key in new.scan_iter("earmark:*"))
+
+
+async def test_a_sentinel_that_knows_no_master_is_an_outage() -> None:
+    """B52: the master is down, and nobody can take its place; then it is there again, and then the sentinel goes."""
+    scope = Scope("alice", Limits(rpd=100))
+    with sentinel() as group:
+        async with through(group) as limiter:
+            held = await limiter.pre_commit(scope)
+            group.replica.kill()
+            group.master.kill()
+            await until_unavailable(limiter, scope)
+            assert await held.cancel() is True
+            assert limiter.health().owed
+            group.master.start()
+            await reached(limiter, scope)
+            group.close()
+            with pytest.raises(BackendUnavailable):
+                await limiter.pre_commit(scope)
+            assert not limiter.health().available
 
 
 @pytest.mark.parametrize("lost", [1, 8])
@@ -146,14 +165,89 @@ async def test_a_failover_admits_once_more_what_was_not_replicated(lost: int) ->
             assert status["concurrency"].used == 1
 
 
+@asynccontextmanager
+async def detour(group: Sentinel) -> AsyncIterator[tuple[Limiter, Proxy]]:
+    """A limiter that has a proxy before the first master, and a straight way to the second."""
+    first = group.master.port
+    async with Proxy(group.master) as way:
+
+        def remap(port: int) -> int:
+            return way.port if port == first else port
+
+        async with (
+            master_of(group.port, group.name, remap) as client,
+            Limiter(RedisBackend(client, timeout=20, on_outage="closed")) as limiter,
+        ):
+            await limiter.peek(Scope("nobody", Limits(rpd=1)))
+            yield limiter, way
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_master_dies_with_the_replies_of_a_round_trip(kept: bool) -> None:
+    """B53, R9: whether its replica had heard of it or not, all is sent again to the new master, and counts once."""
+    scope = Scope("alice", Limits(rpd=100, tpd=10_000, concurrency=5))
+    with sentinel() as group:
+        async with detour(group) as (limiter, way):
+            first, second = [await limiter.pre_commit(scope, tokens=500) for _ in range(2)]
+            group.replicate()
+            if not kept:
+                group.cut()
+            fault = way.fault("hold reply", b" reserve ")
+            asked = asyncio.gather(
+                limiter.pre_commit(scope, tokens=300),
+                first.settle_success(70),
+                second.cancel(),
+            )
+            await fault.happened()
+            assert [verb in way.requests[-1] for verb in (b"settle", b"cancel")] == [True] * 2
+            if kept:
+                group.replicate()
+            await asyncio.to_thread(group.fail_over)
+            await way.cut()
+            third, settled, cancelled = await asked
+            assert (third.degraded, settled, cancelled) == (False, True, True)
+            assert await used(limiter, scope) == [2, 70 + 300, 1]
+            assert await third.settle_success(50) is True
+            assert await used(limiter, scope) == [2, 70 + 50, 0]
+            assert limiter.health().available
+            assert limiter.health().admitted_without_store == 0
+
+
+async def used(limiter: Limiter, scope: Scope) -> list[int]:
+    """Requests, tokens and slots."""
+    (status,) = await limiter.peek(scope)
+    return [limit.used for limit in status.limits]
+
+
 @pytest.mark.parametrize("guarded", [False, True])
 async def test_a_master_that_lives_on_behind_a_partition(guarded: bool) -> None:
     """B53: each side admits the whole of what was left; a master that needs its replica soon takes nothing."""
+    await partition(guarded=guarded)
+
+
+def needs_more(master: RedisServer) -> bool:
+    """Whether a master has too few replicas to write."""
+    with master.client() as client:
+        try:
+            client.set("written-alone", "", px=1)
+        except redis.ResponseError as error:
+            return "NOREPLICAS" in str(error)
+    return False
+
+
+async def test_what_needs_its_replica_takes_all_the_same_before_7_0() -> None:
+    """B53: Redis 6.2 does not hold scripts to `min-replicas-to-write`: each side admits the whole of what was left."""
+    await partition(guarded=True, program=program_of(OLDEST))
+
+
+async def partition(*, guarded: bool, program: str | None = None) -> None:
+    """Both sides of it, where the master is told to need its replica or not."""
+    refuses = guarded and program is None
     scope, small = Scope("alice", Limits(rpd=10_000_000)), Scope("bob", Limits(rpd=10))
     settings = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "1") if guarded else ()
     with (
-        redis_server(*settings) as master,
-        redis_server("--replicaof", HOST, str(master.port)) as replica,
+        redis_server(*AT_ONCE, *settings, program=program) as master,
+        redis_server("--replicaof", HOST, str(master.port), program=program) as replica,
     ):
         eventually(lambda: follows(replica), "the replica does not follow")
         async with there(master) as old, there(replica) as new:
@@ -163,6 +257,8 @@ async def test_a_master_that_lives_on_behind_a_partition(guarded: bool) -> None:
             cut_replication(master, replica)
             told(replica, "REPLICAOF", "NO", "ONE")
             if guarded:
+                eventually(lambda: needs_more(master), "the master does not miss its replica")
+            if refuses:
                 await until_unavailable(old, scope)
                 with pytest.raises(BackendUnavailable):
                     await old.pre_commit(small)
