@@ -24,6 +24,7 @@ LIBRARY: Final = ROOT / "src" / "earmark"
 
 # A module imports only from rows above its own; the modules of one package import one another.
 ROWS: Final = (
+    {"logs"},
     {"errors", "amounts", "ids", "shielding", "forking"},
     {"usage"},
     {"limits"},
@@ -35,7 +36,7 @@ ROWS: Final = (
     {"ending", "moves", "policies", "streams", "tokens"},
     {"estimates", "office"},
     {"reservation", "waiting"},
-    {"asking", "spending"},
+    {"asking", "looking", "spending"},
     {"attempt"},
     {"once"},
     {"limiter"},
@@ -52,8 +53,10 @@ PUBLIC: Final = [
     "Denial",
     "EarmarkError",
     "Event",
+    "Explanation",
     "Health",
     "Limit",
+    "LimitExplanation",
     "LimitStatus",
     "Limiter",
     "Limits",

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from earmark.answers import Denial, LimitStatus, ScopeStatus
+    from earmark.answers import Denial, Explanation, LimitExplanation, LimitStatus, ScopeStatus
     from earmark.backends.health import Health
     from earmark.backends.memory import MemoryBackend
     from earmark.backends.redis import RedisBackend
@@ -41,8 +41,10 @@ _HOMES: Final = {
     "Denial": "answers",
     "EarmarkError": "errors",
     "Event": "events",
+    "Explanation": "answers",
     "Health": "backends.health",
     "Limit": "limits",
+    "LimitExplanation": "answers",
     "LimitStatus": "answers",
     "Limiter": "limiter",
     "Limits": "limits",
@@ -70,8 +72,10 @@ __all__ = [
     "Denial",
     "EarmarkError",
     "Event",
+    "Explanation",
     "Health",
     "Limit",
+    "LimitExplanation",
     "LimitStatus",
     "Limiter",
     "Limits",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from earmark.limits import Limit
+from earmark.limits import MICROSECONDS, Limit
 
 _put: Final = object.__setattr__  # how a frozen value is filled
 
@@ -100,3 +100,96 @@ class ScopeStatus:
         if not found:
             raise KeyError(metric)
         return min(found, key=lambda status: status.remaining)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitExplanation:
+    """What one limit would say to a request.
+
+    Attributes:
+        key: the key of the scope.
+        limit: the limit.
+        enforce: whether its scope enforces; one that does not never refuses.
+        used: units used (live slots), rounded up.
+        held: of these, what open reservations would give back if all of them were cancelled now; None where the
+            store does not know by limit (Redis, but for slots).
+        asked: units that the request asks for; None: it does not name the metric, and is not judged by it.
+        would_refuse: whether the limit has no room for that.
+        retry_after: seconds until it has, if nothing else happens; 0.0: now. None: no clock brings it, since slots are
+            freed by their holders, or since the ask is above what the limit can ever hold.
+    """
+
+    key: str
+    limit: Limit
+    enforce: bool
+    used: int
+    held: int | None
+    asked: int | None
+    would_refuse: bool
+    retry_after: float | None
+
+    def __str__(self) -> str:
+        held = "" if self.held is None else f" ({self.held} held)"
+        text = (
+            f"{self.key!r}: {self.used} of {self.limit.capacity} {_of(self.limit)} used{held}, "
+            f"{self.asked or 0} asked"
+        )
+        if not self.would_refuse:
+            return f"{text}: fits"
+        said = f"{text}: {'refuses' if self.enforce else 'would refuse'}"
+        if self.retry_after is None:
+            return f"{said}; no clock tells until when"
+        return f"{said}, fits in {self.retry_after} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What `pre_commit` would be answered at one instant, and why. Nothing was counted.
+
+    Attributes:
+        limits: every limit of every scope, in the order of refusals.
+        at: seconds since the epoch, by the backend's clock.
+    """
+
+    limits: tuple[LimitExplanation, ...]
+    at: float
+
+    @property
+    def refused_by(self) -> tuple[LimitExplanation, ...]:
+        """The limits that would refuse, in order; those of scopes that do not enforce are not among them."""
+        return tuple(one for one in self.limits if one.would_refuse and one.enforce)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the request would be admitted."""
+        return not self.refused_by
+
+    @property
+    def feasible_after(self) -> float | None:
+        """Seconds until it is admitted, exactly, if nothing else happens; 0.0: now; None: no clock brings it."""
+        waits = [one.retry_after for one in self.refused_by]
+        known = [wait for wait in waits if wait is not None]
+        return max(known, default=0.0) if len(known) == len(waits) else None
+
+    @property
+    def feasible_at(self) -> float | None:
+        """The same as a time, in seconds since the epoch."""
+        after = self.feasible_after
+        if after is None:
+            return None
+        # In whole microseconds: a sum of floats may miss the one at which the limits admit it.
+        return (round(self.at * MICROSECONDS) + round(after * MICROSECONDS)) / MICROSECONDS
+
+    def __str__(self) -> str:
+        after = self.feasible_after
+        if self.admitted:
+            head = "admitted"
+        elif after is None:
+            head = "refused; no clock tells until when"
+        else:
+            head = f"refused; admitted in {after} s, if nothing else happens"
+        return "\n".join([head, *map(str, self.limits)])
+
+
+def _of(limit: Limit) -> str:
+    return limit.metric if limit.window is None else f"{limit.metric} per {limit.window:g} s"

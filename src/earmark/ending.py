@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from earmark.core.bill import Bill
 from earmark.core.hold import Verb
 from earmark.core.settlement import NOTHING, known_of
+from earmark.logs import about
 
 if TYPE_CHECKING:
     from earmark.streams.observed import Observed
@@ -35,7 +36,10 @@ def after_stream(observed: Observed) -> Ending:
             return "settle", *known_of(usage), bill
         at_least = usage.floors()
     except Exception:
-        logger.exception("the usage of a stream could not be read: its reservation keeps its debit")
+        logger.exception(
+            "the usage of a stream could not be read: its reservation keeps its debit",
+            extra=about("usage_unreadable"),
+        )
         return unknown, NOTHING, NOTHING, None
     return unknown, NOTHING, at_least, bill
 

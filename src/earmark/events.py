@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from earmark.answers import Denial
+from earmark.logs import about
 
 logger = logging.getLogger("earmark")
 
@@ -58,4 +59,9 @@ def tell(observers: tuple[Observer, ...], event: Event) -> None:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # a plain function is not where a task is cancelled
-            logger.exception("the observer %r failed on %s", observer, event.kind)
+            logger.exception(
+                "the observer %r failed on %s",
+                observer,
+                event.kind,
+                extra=about("observer_failed", kind=event.kind),
+            )

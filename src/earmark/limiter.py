@@ -7,14 +7,14 @@ from decimal import Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from earmark.answers import Denial, ScopeStatus
+from earmark import looking
+from earmark.answers import Denial, Explanation, ScopeStatus
 from earmark.asking import Asker, AtOnce, Caller, begin_again, standing_of
 from earmark.asks import added_of, asks_of, check_scopes, checked_lease
 from earmark.backends.crossings import Over
 from earmark.backends.health import Health
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Backend, checked_backend
-from earmark.core.admission import statuses
 from earmark.core.hold import Hold
 from earmark.core.refusal import refusal as refusal_of
 from earmark.errors import RateLimited
@@ -341,14 +341,13 @@ class Limiter:
 
     async def peek(self, *scopes: Scope) -> tuple[ScopeStatus, ...]:
         """What each limit has used, has left, and when it resets; one status per scope. Changes nothing."""
-        limited = check_scopes(scopes)
-        await self._office.tidy()
-        if not self._office.participants:
-            return tuple(ScopeStatus(scope.key, ()) for scope in scopes)
-        if not limited:
-            return statuses(scopes, None, (), 0)
-        seen = await self._backend.peek(scopes)
-        return statuses(scopes, None, seen.states, seen.at)
+        return await looking.peek(self._office, scopes)
+
+    async def explain(
+        self, *scopes: Scope, tokens: int | Usage = 0, amounts: Mapping[str, int] | None = None
+    ) -> Explanation:
+        """What `pre_commit` would be answered, by which limits, and from when on it is admitted. Changes nothing."""
+        return await looking.explain(self._office, scopes, asks_of(tokens, amounts))
 
     async def reset(self, *scopes: Scope) -> None:
         """Forgive: forget what the limits of these scopes have used. Slots stay held."""

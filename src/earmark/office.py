@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,12 +17,15 @@ from earmark.core.settlement import NOTHING
 from earmark.errors import RequestIdConflict
 from earmark.events import Event, Kind, Observer, tell
 from earmark.ids import name_of
+from earmark.logs import about
 from earmark.tokens import Tokens
 
 if TYPE_CHECKING:
     from earmark.streams.draining import ReadOn
     from earmark.streams.observed import ObservedStream
     from earmark.streams.options import Options, StreamOptions
+
+logger = logging.getLogger("earmark")
 
 
 class Participant(Protocol):
@@ -240,6 +244,15 @@ class Office:
             teller = getattr(hold, "told", None)
             if isinstance(teller, Office):
                 teller.tell("expired", hold)
+
+
+def log_unresolved(hold: Hold, why: BaseException) -> None:
+    """Say that nobody could resolve it yet."""
+    logger.error(
+        "a dropped reservation could not be resolved yet",
+        exc_info=why,
+        extra=about("resolve_failed", request_id=hold.name),
+    )
 
 
 @cache

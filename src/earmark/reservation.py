@@ -7,7 +7,6 @@ stream takes it over, and a handle that is collected while open is abandoned and
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
 from decimal import Decimal
@@ -23,7 +22,7 @@ from earmark.core.settlement import NOTHING, Amounts, known_of
 from earmark.ending import Ending, after_stream
 from earmark.limits import Scope
 from earmark.moves import MOVES, Resolved, State
-from earmark.office import Office, stream_makers
+from earmark.office import Office, log_unresolved, stream_makers
 from earmark.shielding import at_once, finish
 from earmark.usage import Usage
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from earmark.streams.options import StreamOptions
     from earmark.streams.telling import Conclude
 
-logger = logging.getLogger("earmark")
 Item = TypeVar("Item")
 
 
@@ -368,7 +366,7 @@ class Dropped(NamedTuple):
             if not isinstance(error, Exception):
                 raise
             if not self.failed:
-                logger.exception("the dropped %s could not be resolved yet", self.hold.name)
+                log_unresolved(self.hold, error)
         return handle.state == "open"
 
 

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from earmark.logs import about
+
 Result = TypeVar("Result")
 
 logger = logging.getLogger("earmark")
@@ -58,7 +60,12 @@ async def finish(work: Callable[..., Coroutine[Any, Any, Result]], *arguments: o
         if task.done():
             _report(task)
         else:
-            logger.warning("%r outlives its cancelled caller by more than %g s", task, PATIENCE)
+            logger.warning(
+                "%r outlives its cancelled caller by more than %g s",
+                task,
+                PATIENCE,
+                extra=about("work_outlives_caller", seconds=PATIENCE),
+            )
             task.add_done_callback(_report)
         try:
             # A scope takes its own cancellation out of the caller's way: that of the task must not be lost with it.
@@ -97,7 +104,11 @@ async def together(*works: Callable[[], Coroutine[Any, Any, object]]) -> None:
         results = await asyncio.gather(*(work() for work in works), return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
     for failure in failures[1:]:
-        logger.error("another of several messages has failed as well", exc_info=failure)
+        logger.error(
+            "another of several messages has failed as well",
+            exc_info=failure,
+            extra=about("message_failed"),
+        )
     if failures:
         raise failures[0]
 
@@ -145,7 +156,11 @@ async def outlast(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledE
 
 def _report(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        logger.error("work of a cancelled caller failed", exc_info=task.exception())
+        logger.error(
+            "work of a cancelled caller failed",
+            exc_info=task.exception(),
+            extra=about("work_failed"),
+        )
 
 
 async def _finish_in_scope(
@@ -162,7 +177,9 @@ async def _finish_in_scope(
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
-            logger.error("work of a cancelled caller failed", exc_info=error)  # noqa: TRY400 - it is that error
+            logger.error(  # noqa: TRY400 - it is that error
+                "work of a cancelled caller failed", exc_info=error, extra=about("work_failed")
+            )
             raise
         raise
     await anyio.lowlevel.checkpoint_if_cancelled()

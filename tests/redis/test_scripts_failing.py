@@ -389,7 +389,8 @@ async def answers(reply: object, *messages: Message) -> list[object]:
     """What each caller is told by one reply, an exception as it is."""
     loop = asyncio.get_running_loop()
     flight = [Asked(message, loop.create_future(), 0.0, again=False) for message in messages]
-    await exchange(Dialed(Wire(reply), scripts(allow_oom=True)), lambda: (), flight)
+    dialed = Dialed(Wire(reply), scripts(allow_oom=True))
+    await exchange(dialed, lambda: (), flight, lambda _: None)
     return await asyncio.gather(*(asked.answer for asked in flight), return_exceptions=True)
 
 

@@ -15,8 +15,10 @@ import earmark
 from earmark import (
     Denial,
     Event,
+    Explanation,
     Limit,
     Limiter,
+    LimitExplanation,
     Limits,
     LimitStatus,
     MemoryBackend,
@@ -88,6 +90,10 @@ async def life(backend: Backend, usage: Usage) -> None:
         await limiter.add_tokens_post_stream("api_key:alice", 12)
         await limiter.add_tokens_post_stream(scope, usage, request_id="a")
         assert_type(await limiter.peek(scope), tuple[ScopeStatus, ...])
+        said = await limiter.explain(scope, tokens=usage, amounts={"images": 1})
+        assert_type(said, Explanation)
+        assert_type(said.limits, tuple[LimitExplanation, ...])
+        assert_type(said.feasible_at, float | None)
         await limiter.reset(scope)
         await limiter.pre_commit("api_key:alice")  # type: ignore[arg-type]
         await limiter.settle_success(reservation, 3.5)  # type: ignore[arg-type]

@@ -16,6 +16,8 @@ class Health:
         lost: messages that could not be kept, or not be delivered in time: what they would have given back stays
             debited to the end of its window, and held for one lease.
         admitted_without_store: requests that were admitted while it could not be reached.
+        round_trips: round trips to the store that brought answers; each carries the messages of many callers.
+        round_trip_seconds: how long all of them took together.
         worst_case: what all processes together may admit during an outage, in words.
     """
 
@@ -24,4 +26,6 @@ class Health:
     owed: int = 0
     lost: int = 0
     admitted_without_store: int = 0
+    round_trips: int = 0
+    round_trip_seconds: float = 0.0
     worst_case: str = "there is no store that could be out of reach"

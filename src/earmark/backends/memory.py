@@ -8,6 +8,7 @@ from earmark.backends.health import Health
 from earmark.backends.protocol import Desk, Seen
 from earmark.backends.store import MemoryStore
 from earmark.clock import Clock, injected, wall_clock
+from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
 from earmark.ids import name_of, next_id
 from earmark.limits import Scope, lease_microseconds
@@ -62,6 +63,10 @@ class MemoryBackend:
     async def peek(self, scopes: tuple[Scope, ...]) -> Seen:
         """Read the state of every limit at one instant."""
         return self.instant.peek(scopes)
+
+    def unheld(self, scopes: tuple[Scope, ...], seen: Seen) -> States:
+        """What was seen, without what open reservations hold; it looks at every one of them."""
+        return self.instant.unheld(scopes, seen)
 
     async def reset(self, scopes: tuple[Scope, ...]) -> None:
         """Forget counts; open holds on them then have nothing to give back."""

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from earmark.backends.crossings import Crossings
 from earmark.backends.health import Health
@@ -214,6 +214,15 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Let go of what the backend holds open."""
+        ...
+
+
+@runtime_checkable
+class TellsHeld(Protocol):
+    """A backend that knows of every limit what open reservations hold of it; none has to."""
+
+    def unheld(self, scopes: tuple[Scope, ...], seen: Seen) -> States:
+        """What was seen of the limits, as it would be had every open reservation been cancelled at that instant."""
         ...
 
 

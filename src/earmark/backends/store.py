@@ -9,7 +9,7 @@ which something ends (`_turn`), which costs one comparison per message in betwee
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from earmark.amounts import MAX_AMOUNT
@@ -25,6 +25,7 @@ from earmark.backends.tables import (
     end_of_window,
 )
 from earmark.clock import Reading
+from earmark.core.admission import States, algorithm_of
 from earmark.core.hold import Hold, Verb
 from earmark.core.joint import Joint
 from earmark.core.settlement import UNSENT, used
@@ -207,6 +208,23 @@ class MemoryStore:
             ]
             return Seen(tuple(states), now)
 
+    def unheld(self, scopes: tuple[Scope, ...], seen: Seen) -> States:
+        """What was seen, as it would be had every open reservation been cancelled at that instant (R6, R7)."""
+        limits = {(scope.key, limit.id): limit for scope in scopes for limit in scope.limits}
+        states: dict[_Pair, Any] = dict(zip(limits, seen.states, strict=True))
+        with self._lock:
+            for hold in self._book.open.values():
+                if hold.at > seen.at:
+                    continue  # it was made since
+                forgiven = self._forgiven.get(hold.id, _NO_PAIRS)
+                for pair, ask in _taken(hold):
+                    if pair in states and pair not in forgiven:
+                        limit = limits[pair]
+                        rules: Any = algorithm_of(limit)
+                        state = states[pair]
+                        states[pair] = rules.give_back(limit, state, ask, hold.at, seen.at)
+        return tuple(states.values())
+
     def reset(self, scopes: tuple[Scope, ...]) -> None:
         """Forget counts; open holds on them then have nothing to give back."""
         with self._lock:
@@ -289,6 +307,15 @@ class MemoryStore:
             for table in (self._table(limit, now),)
         )
         return row
+
+
+def _taken(hold: Hold) -> Iterator[tuple[_Pair, int]]:
+    """What a hold has debited, by key and limit; slots are not given back by amount."""
+    for scope in hold.scopes:
+        for limit in scope.limits:
+            ask = hold.asks.get(limit.metric, limit.unasked)
+            if ask and limit.metric != CONCURRENCY:
+                yield (scope.key, limit.id), ask
 
 
 def _pairs(scopes: tuple[Scope, ...]) -> frozenset[_Pair]:

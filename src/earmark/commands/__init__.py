@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from earmark.commands import check, schema, spend
+from earmark.commands import check, schema, simulate, spend, top
 
 
 class Command(Protocol):
@@ -26,7 +26,13 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: Final[dict[str, Command]] = {"check": check, "schema": schema, "spend": spend}
+COMMANDS: Final[dict[str, Command]] = {
+    "check": check,
+    "schema": schema,
+    "simulate": simulate,
+    "spend": spend,
+    "top": top,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from earmark.limits import CONCURRENCY, DAY, HOUR, MICROSECONDS, MINUTE, SECOND, Limit
+from earmark.commands.words import said
 
 if TYPE_CHECKING:
     from earmark.policies import Policies
@@ -73,28 +73,10 @@ def _applying(policies: Policies, arguments: argparse.Namespace) -> list[str]:
     scopes = policies.scopes(**request)
     for scope in scopes:
         lines.append(scope.key if scope.enforce else f"{scope.key} (counts, and never refuses)")
-        lines += [f"    {_said(limit)}" for limit in scope.limits]
+        lines += [f"    {said(limit)}" for limit in scope.limits]
     if not scopes:
         lines.append("no limit applies")
     lines += [
         f"{own} does not apply: {why}" for own, why in policies.passed_over(**request).items()
     ]
     return lines
-
-
-def _said(limit: Limit) -> str:
-    """A limit in words."""
-    if limit.metric == CONCURRENCY:
-        return f"{limit.amount:,} at once"
-    window = _WINDOWS.get(limit.window_us, f"{limit.window:g} seconds")
-    burst = "" if limit.burst is None else f", burst {limit.burst:,}"
-    algorithm = limit.algorithm.replace("_", " ")
-    return f"{limit.amount:,} {limit.metric} per {window} ({algorithm}{burst})"
-
-
-_WINDOWS: Final = {
-    SECOND * MICROSECONDS: "second",
-    MINUTE * MICROSECONDS: "minute",
-    HOUR * MICROSECONDS: "hour",
-    DAY * MICROSECONDS: "day",
-}

@@ -56,16 +56,22 @@ def denials(
 
 def _denial(key: str, limit: Limit, state: object, ask: int, at: int) -> Denial:
     algorithm = algorithm_of(limit)
-    need = ask or 1
-    admits_at = algorithm.admits_at(limit, state, need, at) if need <= limit.capacity else None
     return Denial(
         key=key,
         limit=limit,
         used=algorithm.used(limit, state, at, at),
         asked=ask,
-        retry_after=_seconds_until(admits_at, at),
+        retry_after=retry_after(limit, state, ask, at),
         reset_after=_seconds_until(algorithm.resets_at(limit, state, at), at),
     )
+
+
+def retry_after(limit: Limit, state: object, ask: int, at: int) -> float | None:
+    """Seconds until a limit admits an ask if nothing else happens; None: no clock brings it (R3)."""
+    need = ask or 1
+    if need > limit.capacity:
+        return None
+    return _seconds_until(algorithm_of(limit).admits_at(limit, state, need, at), at)
 
 
 def statuses(
@@ -105,6 +111,25 @@ def _status(limit: Limit, state: Any, ask: int | None, debited: int | None, at: 
             used = rules.used(limit, state, at, at)
         reset_after = _seconds_until(rules.resets_at(limit, state, at), at)
     return LimitStatus(limit, used, max(0, limit.capacity - used), reset_after, would_refuse)
+
+
+def levels(
+    scopes: tuple[Scope, ...], asks: Mapping[str, int], seen: States, at: int
+) -> Iterator[tuple[Scope, Limit, int, bool]]:
+    """Of every limit that an admitted request asks, what is used after it, and whether it would have refused.
+
+    The same as `statuses` without its times, which take longer to find than all the rest.
+    """
+    for scope, limit, state, ask in _walk(scopes, asks, seen):
+        if ask is not None:
+            rules = algorithm_of(limit)
+            refuses = not (scope.enforce or admits(limit, rules.used(limit, state, at, at), ask))
+            yield (
+                scope,
+                limit,
+                rules.used(limit, rules.debit(limit, state, ask, at), at, at),
+                refuses,
+            )
 
 
 def _walk(

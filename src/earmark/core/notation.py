@@ -59,7 +59,7 @@ def read_scope(written: list[Any]) -> Scope:
         msg = "a scope ends with a limit or with 0"
         raise ValueError(msg)
     pairs = zip(parts[::2], parts[1::2], strict=True)
-    return Scope(key, Limits(also=[_limit(*pair) for pair in pairs]), enforce=enforce)
+    return Scope(key, Limits(also=[read_limit(*pair) for pair in pairs]), enforce=enforce)
 
 
 def write_metric(metric: str) -> str:
@@ -85,7 +85,12 @@ def _name(limit: Limit) -> str:
     return f"{_LETTERS[limit.algorithm]}{length}:{write_metric(limit.metric)}"
 
 
-def _limit(name: str, amount: int | list[int]) -> Limit:
+def read_limit(name: str, amount: int | list[int]) -> Limit:
+    """The limit of a name, with its amount, or [amount, capacity].
+
+    Raises:
+        ValueError, TypeError, IndexError, KeyError: it is no such name.
+    """
     amount, burst = amount if isinstance(amount, list) else (amount, None)
     if name == _SLOT:
         return Limit(CONCURRENCY, amount)

@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from earmark.logs import about
+
 logger = logging.getLogger("earmark.estimates")
 
 Counter: TypeAlias = Callable[[str], int]
@@ -60,7 +62,11 @@ def tiktoken_counter(encoding: str = "o200k_base") -> Counter:
     reason = _missing(encoding)
     if reason is None:
         return _by_tiktoken(encoding)
-    logger.warning("tokens are counted by the length of texts: %s", reason)
+    logger.warning(
+        "tokens are counted by the length of texts: %s",
+        reason,
+        extra=about("counter_missing", reason=reason),
+    )
     return approximate
 
 

@@ -14,6 +14,7 @@ from earmark.amounts import MAX_AMOUNT, check_amount
 from earmark.estimates.counting import Counter, approximate
 from earmark.estimates.prompts import prompts_of, read
 from earmark.limits import Scope
+from earmark.logs import about
 from earmark.streams.counts import mapping_of
 from earmark.streams.jsontext import loaded
 from earmark.usage import TOKEN_METRICS, Usage
@@ -130,5 +131,8 @@ def _counted(text: str, count: Counter) -> int:
     try:
         return check_amount("tokens", count(text))
     except Exception:
-        logger.exception("a counter of tokens has failed: its text is counted by its length")
+        logger.exception(
+            "a counter of tokens has failed: its text is counted by its length",
+            extra=about("counter_failed"),
+        )
         return approximate(text)

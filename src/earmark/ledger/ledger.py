@@ -33,6 +33,7 @@ from earmark.ledger.store import PAUSE, Store, Unreachable
 from earmark.ledger.tables import Tables
 from earmark.ledger.writing import Writing
 from earmark.limits import MICROSECONDS, check_key, to_microseconds
+from earmark.logs import about
 from earmark.shielding import finish
 
 logger = logging.getLogger("earmark.ledger")
@@ -308,7 +309,11 @@ class Ledger:
             except TimeoutError:
                 pass
             if self._owed:
-                logger.error("the ledger's database is still owed %d resolutions", len(self._owed))
+                logger.error(
+                    "the ledger's database is still owed %d resolutions",
+                    len(self._owed),
+                    extra=about("ledger_owed", owed=len(self._owed)),
+                )
         await self._store.aclose()
 
     async def _tidy(self, *, look: bool = False) -> None:
@@ -343,7 +348,8 @@ class Ledger:
                 )
                 if await self._write(work):
                     logger.warning(
-                        "nobody resolved request %r: what it held is posted", row.request_id
+                        "nobody resolved a request in time: what it held is posted",
+                        extra=about("posted_unresolved"),
                     )
 
     async def _write(self, work: Work[Result]) -> Result:

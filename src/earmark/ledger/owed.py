@@ -11,6 +11,7 @@ import threading
 from collections import deque
 
 from earmark.ledger.charge import Resolution
+from earmark.logs import about
 
 logger = logging.getLogger("earmark.ledger")
 
@@ -68,7 +69,7 @@ class Owed:
         """Give one up."""
         self.lost += 1
         logger.error(
-            "what request %r has cost could not be posted (%s): what it held is posted instead, after its expiry",
-            told.charge.request_id,
+            "what a request has cost could not be posted (%s): what it held is posted instead, after its expiry",
             why,
+            extra=about("posting_lost", reason=why, request_id=told.charge.request_id),
         )

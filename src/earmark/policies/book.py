@@ -121,6 +121,22 @@ class Book:
         reasons = ((one.own, one.why_not(values)) for one in self._across)
         return {own: reason for own, reason in reasons if reason is not None}
 
+    def scope_of(self, key: str) -> Scope | None:
+        """The scope that has a key; None: no request has it."""
+        own, _, rest = key.partition(":")
+        if not rest:
+            return None
+        if own == "tenant":
+            return self._tenant(rest).scope
+        if own == "rule":
+            rules = self._tenant(rest.partition(":")[2] or rest).rules
+            return next((scope for scope in rules if scope.key == key), None)
+        across = next((one for one in self._across if one.own == own), None)
+        return None if across is None else Scope(key, across.limits, across.enforce)
+
+    def _tenant(self, tenant: str) -> _Own:
+        return self._tenants.get(tenant) or _own(self._default, tenant)
+
     def find(
         self, tenant: str, model: str | None, dims: Mapping[str, str | None]
     ) -> tuple[Scope, ...]:
@@ -158,7 +174,7 @@ class Book:
         if tenant is None:
             msg = "tenant must be a non-empty string: tenants without a name would share one limit"
             raise ValueError(msg)
-        own = self._tenants.get(tenant) or _own(self._default, tenant)
+        own = self._tenant(tenant)
         if model is not None:
             model = values["model"] = self._model(model)
         rule = None if model is None else own.rules.find(model)

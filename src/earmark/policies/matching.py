@@ -6,7 +6,7 @@ rule of a model by one look-up for the exact names and one for each length of pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 Rule = TypeVar("Rule")
@@ -37,6 +37,10 @@ class Index(Generic[Rule]):
         for matcher, rule in rules:
             (self._prefixes if matcher.prefix else self._exact)[matcher.text] = rule
         self._lengths = sorted({len(text) for text in self._prefixes}, reverse=True)
+
+    def __iter__(self) -> Iterator[Rule]:
+        yield from self._exact.values()
+        yield from self._prefixes.values()
 
     def find(self, model: str) -> Rule | None:
         """The one rule that applies to a model, or None."""

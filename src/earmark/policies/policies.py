@@ -88,6 +88,15 @@ class Policies:
             pass  # something that is no text: said below
         return book.find(tenant, model, dims)
 
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """What limits are by beside tenant and model."""
+        return self._book.dims
+
+    def scope_of(self, key: str) -> Scope | None:
+        """The scope that has a key, as these policies would make it now; None: they would not."""
+        return self._book.scope_of(key)
+
     def passed_over(
         self, *, tenant: str, model: str | None = None, **dims: str | None
     ) -> dict[str, str]:

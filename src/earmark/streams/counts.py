@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from earmark.amounts import MAX_AMOUNT
+from earmark.logs import about
 from earmark.usage import Usage
 
 logger = logging.getLogger("earmark.streams")
@@ -55,6 +56,7 @@ class Counts:
             self._source,
             name,
             f"out of range: {type(value).__name__}" if type(value) is int else type(value).__name__,
+            extra=about("count_ignored", field=name),
         )
 
 

@@ -24,6 +24,7 @@ from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+from earmark.logs import about
 from earmark.streams.loops import Loop, current_loop, is_cancellation, must_stop
 from earmark.streams.observed import Observed, ObservedStream, Outcome
 from earmark.streams.watched import WatchedStream
@@ -198,7 +199,7 @@ class Exchange(Generic[T]):
         except BaseException as error:
             if must_stop(error):
                 raise
-            logger.exception("a source could not be closed")
+            logger.exception("a source could not be closed", extra=about("source_unclosed"))
 
     def _finish(self, end: BaseException) -> None:
         """Say how it has ended to whoever asks, now or later; the first word counts."""

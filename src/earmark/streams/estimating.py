@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import fields, replace
 
+from earmark.logs import about
 from earmark.streams.loops import ends_the_process
 from earmark.streams.observed import Observed
 from earmark.usage import Usage
@@ -31,7 +32,11 @@ def with_estimate(observed: Observed, estimate: Estimate | None) -> Observed:
         if guess is None:
             return observed
         if not isinstance(guess, Usage):
-            logger.error("an estimator has failed: it returned %r, neither a Usage nor None", guess)
+            logger.error(
+                "an estimator has failed: it returned %s, neither a Usage nor None",
+                type(guess).__name__,
+                extra=about("estimator_failed"),
+            )
             return observed
         if _without_output(observed):
             guess = replace(guess, output_tokens=0, reasoning_tokens=None, reported_total=None)
@@ -40,7 +45,10 @@ def with_estimate(observed: Observed, estimate: Estimate | None) -> Observed:
     except BaseException as error:
         if ends_the_process(error):
             raise
-        logger.exception("an estimator has failed: the usage stays as it was reported")
+        logger.exception(
+            "an estimator has failed: the usage stays as it was reported",
+            extra=about("estimator_failed"),
+        )
         return observed
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, c
 
 import anyio
 
+from earmark.logs import about
 from earmark.shielding import in_trio, outlast
 from earmark.streams.uncut import Uncut
 
@@ -296,7 +297,9 @@ def _called(work: Callable[[], object]) -> object:
     except BaseException as error:
         if ends_the_process(error):
             raise
-        logger.exception("what a dropped stream left to do has failed")
+        logger.exception(
+            "what a dropped stream left to do has failed", extra=about("stream_work_failed")
+        )
         return None
 
 
@@ -313,7 +316,9 @@ async def logged(work: Awaitable[object]) -> None:
     except BaseException as error:
         if must_pass(error):
             raise
-        logger.exception("on_complete has failed; the stream goes on")
+        logger.exception(
+            "on_complete has failed; the stream goes on", extra=about("on_complete_failed")
+        )
 
 
 async def _closed(work: Awaitable[object]) -> Closed:
@@ -335,14 +340,23 @@ async def _in_time(work: Awaitable[object], seconds: float) -> None:
 
 
 def _log_unclosed(seconds: float) -> None:
-    logger.warning("a source was not closed after %s s, and is left", seconds)
+    logger.warning(
+        "a source was not closed after %s s, and is left",
+        seconds,
+        extra=about("source_slow", seconds=seconds),
+    )
 
 
 def _log_lost() -> None:
-    logger.warning("what a stream had left to do was cancelled: its event loop is ending")
+    logger.warning(
+        "what a stream had left to do was cancelled: its event loop is ending",
+        extra=about("stream_work_lost"),
+    )
 
 
 def _log_late(seconds: float) -> None:
     logger.warning(
-        "on_complete is not done after %s s; it goes on by itself, and the stream as well", seconds
+        "on_complete is not done after %s s; it goes on by itself, and the stream as well",
+        seconds,
+        extra=about("on_complete_slow", seconds=seconds),
     )

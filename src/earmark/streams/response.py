@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from earmark.logs import about
 from earmark.streams.counts import items_of, mapping_of
 from earmark.streams.detect import detect, factory, undecided
 from earmark.streams.jsontext import loaded
@@ -73,7 +74,11 @@ def _events_of(body: object) -> list[Mapping[str, Any]]:
         try:
             body = loaded(body)
         except (ValueError, RecursionError) as error:
-            logger.warning("a response is no JSON, so its usage is unknown: %s", error)
+            logger.warning(
+                "a response is no JSON, so its usage is unknown: %s",
+                error,
+                extra=about("response_unreadable"),
+            )
             return []
         return [mapping for event in items_of(body) or (body,) if (mapping := mapping_of(event))]
     if isinstance(body, (list, tuple)):

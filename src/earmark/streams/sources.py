@@ -13,6 +13,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from types import AsyncGeneratorType
 from typing import Any, TypeVar, cast
 
+from earmark.logs import about
 from earmark.streams.loops import Closed, Errors, ends_the_process, see_through
 
 logger = logging.getLogger("earmark.streams")
@@ -97,7 +98,9 @@ def _outcome(came: list[Closed]) -> BaseException | None:
     failure = next((error for error in failures if error not in passing), None)
     if passing:
         if failure is not None:
-            logger.error("a source could not be closed", exc_info=failure)
+            logger.error(
+                "a source could not be closed", exc_info=failure, extra=about("source_unclosed")
+            )
         return passing[0]
     if failure is None or isinstance(failure, Exception):
         return failure
@@ -132,7 +135,7 @@ async def close_quietly(closing: list[Close], seconds: float) -> None:
     try:
         await close_all(closing, seconds)
     except Exception:
-        logger.exception("a source could not be closed")
+        logger.exception("a source could not be closed", extra=about("source_unclosed"))
 
 
 def is_async(function: Callable[..., object]) -> bool:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from earmark.logs import about
 from earmark.streams.loops import Loop, current_loop, discard, ends_the_process, logged
 from earmark.streams.observed import Observed
 from earmark.streams.sources import Close, close_quietly, is_async
@@ -95,14 +96,16 @@ class Teller:
         """Have it done on the stream's loop; False, and a warning, where that cannot be."""
         if self.loop is None:
             logger.warning(
-                "a stream was dropped and its on_complete not called: it has no event loop"
+                "a stream was dropped and its on_complete not called: it has no event loop",
+                extra=about("stream_untold"),
             )
             return False
         try:
             self.loop.hand_over(work)
         except RuntimeError:
             logger.warning(
-                "a stream was dropped and its on_complete not called: its event loop is gone"
+                "a stream was dropped and its on_complete not called: its event loop is gone",
+                extra=about("stream_untold"),
             )
             return False
         return True
@@ -116,5 +119,7 @@ def _called(function: Callable[..., object], *arguments: object) -> object:
         # A plain function is never the one that is cancelled: whatever it raises is its own.
         if ends_the_process(error):
             raise
-        logger.exception("on_complete has failed; the stream goes on")
+        logger.exception(
+            "on_complete has failed; the stream goes on", extra=about("on_complete_failed")
+        )
         return None

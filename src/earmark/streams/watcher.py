@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+from earmark.logs import about
 from earmark.streams.detect import undecided
 from earmark.streams.dialect import Dialect, DialectFactory
 from earmark.streams.framing import Framing, Kind
@@ -134,7 +135,9 @@ class Watcher:
         try:
             usage: object = dialect.usage
             if usage is not None and not isinstance(usage, Usage):
-                self._complain("%s has a usage that is no Usage: %r", dialect.name, usage)
+                self._complain(
+                    "%s has a usage that is no Usage: %s", dialect.name, type(usage).__name__
+                )
                 usage = None
             complete = complete and dialect.error is None
             return Observed(
@@ -322,8 +325,11 @@ class Watcher:
             raise cause
         if not self._complained:
             self._complained = True
+            if cause is not None:  # what it says may have the text of a request in it
+                message += f" ({type(cause).__name__})"
+                logger.debug("what could not be read of a stream", exc_info=cause)
             message += "; further ones of this stream are not reported"
-            logger.warning(message, *details, exc_info=cause)
+            logger.warning(message, *details, extra=about("stream_unreadable"))
 
 
 def _array(text: str) -> list[Mapping[str, Any]] | None:
@@ -342,5 +348,6 @@ def _array(text: str) -> list[Mapping[str, Any]] | None:
 def _warn_of_compression() -> None:
     logger.warning(
         "a stream is compressed, or binary, and passes through unobserved: its usage stays unknown;"
-        " ask the upstream for it uncompressed with the request header 'Accept-Encoding: identity'"
+        " ask the upstream for it uncompressed with the request header 'Accept-Encoding: identity'",
+        extra=about("stream_compressed"),
     )

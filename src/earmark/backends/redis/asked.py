@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from earmark.backends.redis.failures import Outage
 from earmark.backends.redis.messages import Message
+from earmark.logs import about
 
 logger = logging.getLogger("earmark.redis")
 
@@ -304,6 +305,7 @@ class Gate:
             logger.warning(
                 "the store cannot keep up with this process: what was not sent within %g s is decided without it",
                 self._wait,
+                extra=about("store_crowded", seconds=self._wait),
             )
         self._crowded = bool(late)
         for asked in late:

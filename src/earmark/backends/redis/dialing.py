@@ -21,6 +21,7 @@ from earmark.backends.redis.client import Client
 from earmark.backends.redis.connection import Connection, Dialed, command, load
 from earmark.backends.redis.failures import StoreError, is_outage
 from earmark.backends.redis.scripts import COMMANDS, Scripts, scripts
+from earmark.logs import about
 
 logger = logging.getLogger("earmark.redis")
 
@@ -231,4 +232,5 @@ def _warn_of_eviction(facts: dict[str, str], said: set[str]) -> None:
             "the server's maxmemory-policy is %s: when its memory is full it drops limits that still count, and"
             " admits what they would refuse; use noeviction",
             policy,
+            extra=about("store_evicts", policy=policy),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -26,7 +27,10 @@ _FAILED_SCRIPT: Final = "user_script"
 
 
 async def exchange(
-    dialed: Dialed, header: Callable[[], tuple[str, ...]], flight: list[Asked]
+    dialed: Dialed,
+    header: Callable[[], tuple[str, ...]],
+    flight: list[Asked],
+    answered: Callable[[float], object],
 ) -> Outage | None:
     """Send all, what frees before what takes, and hand out the answers.
 
@@ -35,13 +39,16 @@ async def exchange(
     Args:
         dialed: the connection.
         header: the arguments that begin every call, as they are now.
-        flight: who is on board.
+        flight: who is on board; where nobody is, nothing is sent.
+        answered: told how many seconds each round trip took that brought answers.
     """
     connection, scripts = dialed
     calls = _calls(scripts, flight)
     ailing: Outage | None = None
-    for way in _WAYS:
+    for way in _WAYS if calls else ():
+        sent = time.monotonic()
         calls, ails = await _call(connection, way, header(), calls)
+        answered(time.monotonic() - sent)
         ailing = ailing or ails
         if not calls:
             break

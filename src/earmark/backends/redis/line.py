@@ -26,7 +26,7 @@ from earmark.backends.redis.exchange import exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
 from earmark.backends.redis.loops import OURS, is_ending, others_are_going
 from earmark.backends.redis.messages import Message, has_won
-from earmark.backends.redis.owed import Outbox, Owed, messages
+from earmark.backends.redis.owed import Outbox, Owed, log_failed, log_owed
 from earmark.backends.redis.standing import Standing
 
 logger = logging.getLogger("earmark.redis")
@@ -230,7 +230,7 @@ class Line:
             dialed = await self._ready()
             self._flight = self._gate.board(self._waiting)
             if self._flight:
-                ailing = await exchange(dialed, self._header, self._flight)
+                ailing = await exchange(dialed, self._header, self._flight, self._standing.answered)
                 self._proven = True
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             await self._broken(error)
@@ -331,7 +331,7 @@ class Line:
         except Exception:
             logger.debug("the store did not take all that it is owed", exc_info=True)
         if self._outbox:
-            logger.warning("the store is still owed %s", messages(len(self._outbox)))
+            log_owed(logging.WARNING, len(self._outbox))
 
     async def _deliver_owed(self, *, watched: bool = False) -> Exception | None:
         """Send some of what the store is owed; what fails on the way is owed still.
@@ -348,7 +348,7 @@ class Line:
                 self._flight = batch
                 self._watch.begin()
             dialed = await self._ready()
-            return await exchange(dialed, self._header, batch) if batch else None
+            return await exchange(dialed, self._header, batch, self._standing.answered)
         finally:
             self._flight = []
             self._settle(owed, batch)
@@ -363,7 +363,7 @@ class Line:
                 still.append(one)
             elif error is not None:
                 failed += 1
-                logger.error("a message that was owed has failed", exc_info=error)
+                log_failed(error)
             elif has_won(asked.answer.result()):
                 still.extend(Owed(one.since, follows) for follows in one.message.then)
         self._outbox.settle(owed, still, failed)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from earmark.backends.redis.messages import Message
 from earmark.forking import begins_anew
+from earmark.logs import about
 
 logger = logging.getLogger("earmark.redis")
 
@@ -107,6 +108,7 @@ class Outbox:
                 "a message that the store is owed is lost, and more may be (%s): what is lost stays debited to the"
                 " end of its window, and held for one lease",
                 why,
+                extra=about("message_lost", reason=why),
             )
 
     def settle(self, taken: list[Owed], still: list[Owed], failed: int) -> None:
@@ -116,3 +118,14 @@ class Outbox:
                 del self._under_way[id(owed)]
             self.lost += failed
             self._owed.extend(still)
+
+
+def log_owed(level: int, owed: int) -> None:
+    """Say what is left that the store was to hear."""
+    said = messages(owed)
+    logger.log(level, "the store is still owed %s", said, extra=about("store_owed", owed=owed))
+
+
+def log_failed(error: BaseException) -> None:
+    """Say that the store has refused what it was owed."""
+    logger.error("a message that was owed has failed", exc_info=error, extra=about("owed_failed"))

@@ -18,6 +18,7 @@ from earmark.backends.redis.messages import Messages, limits_slots
 from earmark.core.hold import Hold
 from earmark.ids import Id
 from earmark.limits import MICROSECONDS
+from earmark.logs import about
 
 logger = logging.getLogger("earmark.redis")
 
@@ -125,11 +126,15 @@ class Renewal:
                 self._kept[id_] = kept._replace(due=due_again, lapsed=lapsed)
                 if lapsed and not kept.lapsed:
                     logger.warning(
-                        "%s was renewed too late: its slots are free, and others may have them",
-                        kept.hold.name,
+                        "a reservation was renewed too late: its slots are free, and others may have them",
+                        extra=about("lease_lapsed"),
                     )
             if isinstance(answer, Exception) and not self._is_unheard(answer):
-                logger.error("%s could not be renewed", kept.hold.name, exc_info=answer)
+                logger.error(
+                    "a reservation could not be renewed",
+                    exc_info=answer,
+                    extra=about("renewal_failed", request_id=kept.hold.name),
+                )
 
     def _is_unheard(self, answer: object) -> bool:
         """Whether the store did not answer; that the line is down, by a mistake even, is logged elsewhere, once."""

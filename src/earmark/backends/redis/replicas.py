@@ -18,6 +18,7 @@ from earmark.backends.redis.failures import Outage, StoreError
 from earmark.backends.redis.fallback import LocalShare
 from earmark.backends.redis.loops import Lasting
 from earmark.backends.redis.messages import Message
+from earmark.logs import about
 
 logger = logging.getLogger("earmark.redis")
 
@@ -105,7 +106,10 @@ class Presence:
             return False
         except StoreError:
             if self._line.down is None:  # else it is logged there, once
-                logger.exception("the processes that share the limits cannot be counted")
+                logger.exception(
+                    "the processes that share the limits cannot be counted",
+                    extra=about("replicas_uncounted"),
+                )
             return False
         self._replicas.counted(int(answer.removeprefix("alive ")), self._now())
         return True

@@ -9,9 +9,10 @@ from typing import Final
 
 from earmark.backends.health import Health
 from earmark.backends.redis.chart import Address
-from earmark.backends.redis.owed import Outbox, messages
+from earmark.backends.redis.owed import Outbox, log_owed
 from earmark.backends.redis.rack import Rack
 from earmark.forking import begins_anew
+from earmark.logs import about
 
 logger = logging.getLogger("earmark.redis")
 
@@ -41,6 +42,8 @@ class Standing:
         """No line is there yet."""
         self._down = 0
         self._admitted = 0
+        self._round_trips = 0
+        self._seconds = 0.0
         self._reason: str | None = None
         self._said: set[bool] = set()
         self._lock = threading.Lock()
@@ -64,16 +67,19 @@ class Standing:
                 "the store cannot be reached (%s): on_outage=%r decides until it can be",
                 reason,
                 self._on_outage,
+                extra=about("store_unreachable", reason=reason, on_outage=self._on_outage),
             )
         elif first:
             logger.error(
-                "the store cannot be used (%s): requests fail until that is mended", reason
+                "the store cannot be used (%s): requests fail until that is mended",
+                reason,
+                extra=about("store_unusable", reason=reason),
             )
 
     def back(self) -> None:
         """One line is up again."""
         if self._one_less():
-            logger.info("the store can be reached again")
+            logger.info("the store can be reached again", extra=about("store_back"))
 
     def gone(self) -> None:
         """One line that was down is no more."""
@@ -91,12 +97,18 @@ class Standing:
     def closed(self) -> None:
         """The connections of a loop are closed: say what the store has not had."""
         if self._outbox:
-            logger.error("the store is still owed %s", messages(len(self._outbox)))
+            log_owed(logging.ERROR, len(self._outbox))
 
     def admitted(self) -> None:
         """One more request was admitted without the store."""
         with self._lock:
             self._admitted += 1
+
+    def answered(self, seconds: float) -> None:
+        """One more round trip brought answers, after so many seconds."""
+        with self._lock:
+            self._round_trips += 1
+            self._seconds += seconds
 
     def health(self) -> Health:
         """Everything, at one moment."""
@@ -107,6 +119,8 @@ class Standing:
                 owed=len(self._outbox),
                 lost=self._outbox.lost,
                 admitted_without_store=self._admitted,
+                round_trips=self._round_trips,
+                round_trip_seconds=self._seconds,
                 worst_case=_WORST_CASES.get(self._on_outage) or self._of_local(),
             )
 
@@ -141,3 +155,7 @@ class OfMaster(Standing):
     def gone(self) -> None:
         """The line was down, and is no more."""
         self._whole.gone()
+
+    def answered(self, seconds: float) -> None:
+        """It was one of the cluster's."""
+        self._whole.answered(seconds)
