@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -130,10 +130,10 @@ async def complete(path: str, request: Request) -> Response:  # noqa: ARG001 - p
     try:
         asked: dict[str, Any] = json.loads(await request.body())
         asked["model"] = POLICIES.resolve(asked["model"])
-    except (ValueError, KeyError, TypeError) as error:
+        tenant, _, team = owner.partition("/")
+        scopes = POLICIES.scopes(tenant=tenant, model=asked["model"], team=team)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise HTTPException(400, "The body is no JSON object with a model.") from error
-    tenant, _, team = owner.partition("/")
-    scopes = POLICIES.scopes(tenant=tenant, model=asked["model"], team=team)
     async with limiter.once(*scopes, tokens=estimate(asked, scopes=scopes)) as once:
         return await ask_around(once, asked, request)
 
@@ -187,7 +187,7 @@ async def ask(
     except NEVER_SENT:
         await attempt.cancel()  # the provider's scope gets all of it back
         return "never sent"
-    except httpx.TransportError:
+    except httpx.RequestError:
         return "unknown"  # leaving the attempt keeps what was held
     if response.status_code in ELSEWHERE and not last:
         await response.aclose()
@@ -201,17 +201,39 @@ async def ask(
         stream = attempt.stream(  # from here on the stream resolves it, however it ends
             response.aiter_raw(),
             aclose=response.aclose,
-            expected_choices=asked.get("n") or 1,
-            hide_usage=not (asked.get("stream_options") or {}).get("include_usage"),
+            expected_choices=choices(asked),
+            hide_usage=not shows_usage(asked),
         )
         return ReservedStream(stream, headers=headers, media_type=media_type)
-    async with aclosing(response):
-        content = await response.aread()
+    return await whole(attempt, response, headers, media_type)
+
+
+async def whole(
+    attempt: Reservation, response: httpx.Response, headers: dict[str, str], media_type: str
+) -> Response | Fate:
+    """Pass on an answer that is no stream, and settle by what it says that it used."""
+    try:
+        async with aclosing(response):
+            content = await response.aread()
+    except httpx.RequestError:
+        return "unknown"  # it broke off, or cannot be decoded
     if response.status_code in UNBILLED:
         await attempt.settle_success(Usage(0, 0))
     elif (usage := usage_from_response(content)) is not None:
         await attempt.settle_success(usage)
     return Response(content, response.status_code, headers, media_type)
+
+
+def choices(asked: Mapping[str, Any]) -> int:
+    """How many answers a request wants; what is no such number is for the provider to refuse."""
+    n = asked.get("n")
+    return n if type(n) is int and n > 0 else 1
+
+
+def shows_usage(asked: Mapping[str, Any]) -> bool:
+    """Whether the client wants to see the usage of a stream."""
+    options = asked.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
 
 
 def outgoing(url: str, asked: dict[str, Any], request: Request) -> httpx.Request:

@@ -10,6 +10,7 @@ import anyio
 import httpx
 import pytest
 from fastapi import Depends, FastAPI, HTTPException, Request
+from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
@@ -24,7 +25,7 @@ from earmark import (
     Scope,
     Usage,
 )
-from earmark.contrib.asgi import Asks, ReservedStream, answer_refusals, reserving
+from earmark.contrib.asgi import Asks, ReservedStream, answer_refusals, reserving, style_of
 from earmark.testing import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -277,3 +278,82 @@ async def test_a_stream_of_an_attempt() -> None:
     assert await world.used() == (1, 30, 0)
     with pytest.raises(RateLimited):
         await world.limiter.pre_commit(provider, tokens=11)
+
+
+@pytest.mark.parametrize("version", ["2.3", "2.4"])
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_c6_background_tasks_come_when_the_reservation_is_resolved(
+    version: str, *, leaves: bool
+) -> None:
+    """C6, B35: what takes long after a response holds no slot, also where the client goes while `send` waits for it."""
+    world = World()
+    found: list[list[str]] = []
+
+    async def note() -> None:
+        found.append(list(world.resolved))
+
+    @world.app.post("/behind")
+    async def behind() -> Response:
+        reservation = await world.limiter.pre_commit(ALICE, tokens=50)
+        response = ReservedStream(reservation.stream(world.source))
+        response.background = BackgroundTask(note)
+        return response
+
+    sending = anyio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await (sending.wait() if leaves else anyio.sleep_forever())
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if leaves and message["type"] == "http.response.body":
+            sending.set()
+            if version == "2.4":
+                raise OSError
+            await anyio.sleep_forever()
+
+    app = world.app
+    if leaves and version == "2.4":  # where `send` raises nothing comes after it
+        with pytest.raises(ClientDisconnect):
+            await app({**connection(version), "path": "/behind"}, receive, send)
+        assert found == []
+    else:
+        await app({**connection(version), "path": "/behind"}, receive, send)
+        assert found == [world.resolved]
+    assert world.resolved == ["closed" if leaves else "settled"]
+    assert world.source.closed
+
+
+async def test_b55_an_application_that_is_mounted_answers_by_itself() -> None:
+    """B55: its handlers are its own, as docs/frameworks.md says; the words are those of the whole path."""
+    limiter, outer, inner = Limiter(MemoryBackend(clock=ManualClock())), FastAPI(), FastAPI()
+    answer_refusals(inner)
+
+    @inner.post("/messages")
+    async def messages() -> None:
+        await limiter.pre_commit(Scope("nobody", Limits(rpm=0)))
+
+    outer.mount("/v1", inner)
+    transport = httpx.ASGITransport(outer)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        answer = await client.post("/v1/messages")
+    assert answer.status_code == 429
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "style"),
+    [
+        ("/v1/messages", "anthropic"),
+        ("/v1/messages/", "anthropic"),
+        ("/anthropic/v1/messages/count_tokens", "anthropic"),
+        ("/v1/messages/batches", "anthropic"),
+        ("/v1/chat/completions", "openai"),
+        ("/v1/threads/thread_1/messages", "openai"),
+        ("/v1/some-messages", "openai"),
+    ],
+)
+def test_b55_whose_words_a_path_wants(path: str, style: str) -> None:
+    """B55: Anthropic's messages API and what belongs to it; OpenAI's threads have messages as well."""
+    request = Request({**connection("2.4"), "path": path, "server": ("gateway", 80)})
+    assert style_of(request) == style

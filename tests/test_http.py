@@ -33,6 +33,7 @@ from earmark import (
 )
 from earmark.http import (
     Answer,
+    Style,
     answer_to,
     go_duration,
     rate_limit_headers,
@@ -251,6 +252,13 @@ def test_an_upstreams_refusal_is_passed_on() -> None:
         "x-should-retry": "false",
     }
     assert upstream_retry_headers({}) == {}
+    # What a server could not send, or what would be two headers, is nobody's word.
+    odd = {
+        "retry-after": "später €",
+        "retry-after-ms": "1\r\nset-cookie: a=b",
+        "x-should-retry": "",
+    }
+    assert upstream_retry_headers(odd) == {}
 
 
 @pytest.mark.parametrize(
@@ -405,6 +413,22 @@ def test_anthropics_reset_is_a_time_of_rfc_3339(reset: float, now: float) -> Non
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text)
     late = datetime.fromisoformat(text).timestamp() - (now + reset)
     assert -1e-6 < late <= 1
+
+
+@pytest.mark.parametrize("style", ["openai", "anthropic", "problem"])
+async def test_r12_a_debt_of_a_hundred_thousand_years_is_a_refusal_like_others(
+    style: Style,
+) -> None:
+    """R12: what an absurd count has left of a bucket still has an answer, in dates that RFC 3339 has no name for."""
+    limiter = Limiter(MemoryBackend(clock=ManualClock()))
+    scope = Scope(KEY, Limits(tpm=90_000, algorithm="token_bucket"))
+    await (await limiter.pre_commit(scope)).settle_success(2**53 - 1)
+    with pytest.raises(RateLimited) as refused:
+        await limiter.pre_commit(scope)
+    answer = answer_to(refused.value, style)
+    assert int(answer.headers["retry-after"]) > 6e12
+    if style == "anthropic":
+        assert answer.headers["anthropic-ratelimit-tokens-reset"] == "9999-12-31T23:59:59Z"
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=4))

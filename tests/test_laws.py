@@ -17,6 +17,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from earmark import Limit, Limiter, Limits, MemoryBackend, RateLimited, Reservation, Scope
+from earmark.core.admission import admits, statuses
+from earmark.core.fixed_window import FixedWindow
 from earmark.testing import ManualClock
 from earmark.testing.histories.drawing import histories
 from earmark.testing.histories.steps import History, Step, Wait
@@ -266,6 +268,30 @@ def test_reset_after_is_when_nothing_is_used(case: Used) -> None:
         assert bench.used() > 0
         bench.at(now + wait)
         assert bench.used() == 0
+
+
+@settings(max_examples=examples(100))
+@given(
+    amounts | st.just(0),
+    windows,
+    amounts | st.just(0),
+    st.integers(0, 2**52),
+    st.none() | amounts | st.just(0),
+)
+def test_a_status_of_a_fixed_window_is_what_its_rules_say(
+    amount: int, window: int, used: int, at: int, ask: int | None
+) -> None:
+    """R1, R12: `statuses` writes the arithmetic out, and says what `FixedWindow` does, to the last unit."""
+    limit = Limit("tokens", amount, window / 1e6)
+    rules, asks = FixedWindow(), None if ask is None else {"tokens": ask}
+    ((status,),) = (
+        one.limits for one in statuses((Scope("k", Limits(also=[limit])),), asks, [used], at)
+    )
+    left = used if ask is None else rules.debit(limit, used, ask, at)
+    assert status.used == rules.used(limit, left, at, at)
+    assert status.remaining == max(limit.capacity - left, 0)
+    assert status.would_refuse == (not admits(limit, used, ask or 0))
+    assert status.reset_after == (rules.resets_at(limit, left, at) - at) / 1_000_000
 
 
 # What was debited is what counts, until it is trued up.

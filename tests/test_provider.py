@@ -238,3 +238,15 @@ def test_a_recording_says_what_it_is(tmp_path: Path, name: str, content: bytes) 
     file.write_bytes(content)
     with pytest.raises(ValueError, match=r"\.sse"):
         Recorded.load(file)
+
+
+@pytest.mark.parametrize(("n", "choices"), [(2, 2), (0, 1), ("2", 1), (True, 1), (10**30, 128)])
+async def test_a_made_up_number_of_choices_does_not_keep_it_busy_for_ever(
+    n: object, choices: int
+) -> None:
+    """C32, C34: a client may ask for any number of answers; a stand-in gives as many as a provider might."""
+    transport = httpx.ASGITransport(Provider())
+    async with httpx.AsyncClient(transport=transport, base_url="http://provider") as client:
+        body = {"model": "m", "messages": [], "n": n}
+        answer = await client.post("/v1/chat/completions", json=body)
+    assert len(answer.json()["choices"]) == choices

@@ -66,7 +66,7 @@ class ChatRequest(BaseModel):
     )
     n: int = Field(default=1, ge=1, le=128)
     stream: bool = False
-    model: str = "unknown"
+    model: str = Field(default="unknown", min_length=1, max_length=200)
 
     def estimate(self) -> Usage:
         """What to hold: a token for four characters of the prompt, and all the output it may have."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from earmark.core.bill import Bill
 from earmark.core.hold import Verb
-from earmark.core.settlement import NOTHING
+from earmark.core.settlement import NOTHING, known_of
 from earmark.logs import about
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def after_stream(observed: Observed) -> Ending:
         return unknown, NOTHING, NOTHING, None
     bill = Bill(usage, estimated=observed.estimated)
     try:
-        at_least = usage.floors()
         if observed.authoritative or _failed_for_free(observed):
-            return "settle", usage.determined(), at_least, bill
+            return "settle", *known_of(usage), bill
+        at_least = usage.floors()
     except Exception:
         logger.exception(
             "the usage of a stream could not be read: its reservation keeps its debit",

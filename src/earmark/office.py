@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 from earmark.backends.crossings import Over
 from earmark.backends.protocol import Backend, Handle, Instant, Known
@@ -21,6 +22,8 @@ from earmark.tokens import Tokens
 
 if TYPE_CHECKING:
     from earmark.streams.draining import ReadOn
+    from earmark.streams.observed import ObservedStream
+    from earmark.streams.options import Options, StreamOptions
 
 logger = logging.getLogger("earmark")
 
@@ -253,3 +256,17 @@ def log_unresolved(hold: Hold, why: BaseException) -> None:
         exc_info=why,
         extra=about("resolve_failed", request_id=hold.name),
     )
+
+
+@cache
+def stream_makers() -> tuple[
+    Callable[..., ObservedStream[Any]], Callable[[str, StreamOptions], Options]
+]:
+    """What makes a stream of options, and options of what was given: loaded with the first stream that there is.
+
+    An import statement within `Reservation.stream` would cost as much as all that it does.
+    """
+    from earmark.streams.observe import begin
+    from earmark.streams.options import options_of
+
+    return begin, options_of

@@ -22,7 +22,7 @@ from earmark.core.settlement import NOTHING, Amounts, known_of
 from earmark.ending import Ending, after_stream
 from earmark.limits import Scope
 from earmark.moves import MOVES, Resolved, State
-from earmark.office import Office, log_unresolved
+from earmark.office import Office, log_unresolved, stream_makers
 from earmark.shielding import at_once, finish
 from earmark.usage import Usage
 
@@ -174,9 +174,7 @@ class Reservation:
             TypeError, ValueError: as `observe_stream`; all is then still the caller's.
         """
         self._check_free("take a stream")
-        from earmark.streams.observe import begin
-        from earmark.streams.options import options_of
-
+        begin, options_of = stream_makers()
         stream = begin(
             source,
             self._stream_ended,

@@ -61,7 +61,8 @@ class Usage:
     def __post_init__(self) -> None:
         for name in _FIELDS:
             value = getattr(self, name)
-            if value is not None:
+            # As `check_amount` has it, without a call.
+            if value is not None and not (type(value) is int and 0 <= value <= MAX_AMOUNT):
                 check_amount(name, value)
 
     @property
@@ -91,13 +92,13 @@ class Usage:
 
     def determined(self) -> Mapping[str, int]:
         """The token metrics that the known fields determine, and their amounts (R6)."""
-        values = (
-            self.total,
-            self.input_tokens,
-            self.output_tokens,
-            self.uncached_tokens,
-            self.uncached_input_tokens,
-        )
+        read, written, uncached = self.input_tokens, self.output_tokens, self.uncached_input_tokens
+        total, uncached_total = self.reported_total, None
+        if read is not None and written is not None:
+            total = min(read + written, MAX_AMOUNT)
+        if uncached is not None and written is not None:
+            uncached_total = min(uncached + written, MAX_AMOUNT)
+        values = (total, read, written, uncached_total, uncached)
         return {
             metric: value
             for metric, value in zip(TOKEN_METRICS, values, strict=True)
@@ -109,6 +110,9 @@ class Usage:
 
         A metric of which nothing is known is 0.
         """
+        determined = self.determined()
+        if len(determined) == len(TOKEN_METRICS):
+            return determined
         whole = MAX_AMOUNT if self.total is None else self.total
         output = self.output_tokens
         if output is None:
@@ -127,4 +131,4 @@ class Usage:
             "uncached_tokens": min(uncached_input + output, whole),
             "uncached_input_tokens": uncached_input,
         }
-        return {**known, **self.determined()}
+        return {**known, **determined}

@@ -349,6 +349,15 @@ def test_a_list_in_itself() -> None:
         assert mistakes_of(changed(place, endless))
 
 
+def test_a_list_that_would_fill_the_memory() -> None:
+    """Of what nine lines of YAML can put into a file, nine times nine and so on, the message shows the beginning."""
+    large: object = "x"
+    for _ in range(30):
+        large = [large] * 9
+    for place in ("tenants", "default.limits.also", "default.limits.rpm", "aliases.fast"):
+        assert all(len(str(mistake)) < 500 for mistake in mistakes_of(changed(place, large)))
+
+
 WORDS: Final = st.sampled_from(
     ["default", "limits", "rpm", "tenants", "key", "models", "match", "scopes", "id", "by", "also"]
 )

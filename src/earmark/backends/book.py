@@ -138,6 +138,11 @@ class Book:
             note.attended = True
             note.lease_end = 0
 
+    def is_attended(self, id_: Id) -> bool:
+        """Whether its holder is known to be at work; may be asked without a lock."""
+        note = self.notes.get(id_)
+        return note is not None and note.attended
+
     def release(self, id_: Id, now: int) -> int:
         """The holder may be gone: the lease of its slots begins anew. Returns when it ends, or the far future."""
         note = self.notes.get(id_)
@@ -177,7 +182,10 @@ class Book:
         return given_up, min(turn, now + KEEP_US)
 
     def _note(self, id_: Id) -> _Note:
-        return self.notes.setdefault(id_, _Note())
+        note = self.notes.get(id_)
+        if note is None:
+            note = self.notes[id_] = _Note()
+        return note
 
     def _begin_lease(self, id_: Id, note: _Note, now: int) -> int:
         note.lease_end = now + note.lease_us

@@ -243,6 +243,8 @@ class MemoryStore:
 
     def attend(self, hold: Hold) -> None:
         """The holder lives in this process: its reservation needs no lease from now on (R10)."""
+        if self._book.is_attended(hold.id):
+            return
         with self._lock:
             self._now()
             self._book.attend(hold.id)

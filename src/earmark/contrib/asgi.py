@@ -41,8 +41,9 @@ __all__ = ["Asks", "ReservedStream", "answer_refusals", "reserving", "style_of"]
 
 
 def style_of(request: Request) -> Style:
-    """Whose words a path wants: Anthropic's for its messages API, else OpenAI's (B55)."""
-    return "anthropic" if request.url.path.endswith("/messages") else "openai"
+    """Whose words a path wants: Anthropic's for its messages API, else OpenAI's, whose threads have messages (B55)."""
+    parts = request.url.path.split("/")
+    return "anthropic" if "messages" in parts and "threads" not in parts else "openai"
 
 
 def answer_refusals(
@@ -97,8 +98,15 @@ class ReservedStream(StreamingResponse):
         super().__init__(stream, status_code, {**shown, **(headers or {})}, media_type)
         self._stream = stream
 
+    async def stream_response(self, send: Send) -> None:
+        """Send all of it; background tasks come afterwards, and find the reservation resolved."""
+        try:
+            await super().stream_response(send)
+        finally:
+            await self._stream.aclose()
+
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        """Send it; when the client leaves, some servers cancel this, with others `send` raises."""
+        """Send it; when the client leaves, servers cancel this, also before it has begun, or have `send` raise."""
         try:
             await super().__call__(scope, receive, send)
         finally:

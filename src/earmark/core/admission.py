@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from earmark.amounts import MAX_AMOUNT
 from earmark.answers import Denial, LimitStatus, ScopeStatus
 from earmark.core.algorithm import Algorithm
 from earmark.core.fixed_window import FixedWindow
@@ -85,21 +86,31 @@ def statuses(
     for scope in scopes:
         limits: list[LimitStatus] = []
         for limit in scope.limits.all:
-            state: Any = next(states)
             ask = 0 if asks is None else asks.get(limit.metric, limit.unasked)
-            rules = algorithm_of(limit)
-            used = rules.used(limit, state, at, at)
-            would_refuse = ask is not None and not admits(limit, used, ask)
-            if asks is not None and ask is not None:
-                state = rules.debit(limit, state, ask, at)
-                used = rules.used(limit, state, at, at)
-            remaining = limit.capacity - used
-            resets_at = rules.resets_at(limit, state, at)
-            reset_after = None if resets_at is None else (resets_at - at) / MICROSECONDS
-            left = max(0, remaining)
-            limits.append(LimitStatus(limit, used, left, reset_after, would_refuse))
+            debited = None if asks is None else ask
+            limits.append(_status(limit, next(states), ask, debited, at))
         found.append(ScopeStatus(scope.key, tuple(limits)))
     return tuple(found)
+
+
+def _status(limit: Limit, state: Any, ask: int | None, debited: int | None, at: int) -> LimitStatus:  # noqa: ANN401 - each algorithm has its own
+    """One limit, judged for `ask`, and then with so much debited."""
+    if limit.algorithm == "fixed_window" and limit.metric != CONCURRENCY:
+        # As `FixedWindow` has it, without its calls: most limits of most headers are such.
+        used: int = state
+        reset_after: float | None = (limit.window_us - at % limit.window_us) / MICROSECONDS
+        would_refuse = ask is not None and used + (ask or 1) > limit.capacity
+        if debited:
+            used = min(used + debited, MAX_AMOUNT)
+    else:
+        rules = algorithm_of(limit)
+        used = rules.used(limit, state, at, at)
+        would_refuse = ask is not None and not admits(limit, used, ask)
+        if debited is not None:
+            state = rules.debit(limit, state, debited, at)
+            used = rules.used(limit, state, at, at)
+        reset_after = _seconds_until(rules.resets_at(limit, state, at), at)
+    return LimitStatus(limit, used, max(0, limit.capacity - used), reset_after, would_refuse)
 
 
 def levels(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
 from earmark.core.money import nano_of
 from earmark.limits import check_key
 from earmark.usage import Usage
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
+class Bill(NamedTuple):
     """What a request has used, as its resolver knows it.
 
     Attributes:

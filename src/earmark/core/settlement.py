@@ -9,7 +9,7 @@ from typing import Final
 from earmark.amounts import MAX_AMOUNT, check_amount
 from earmark.core.hold import Hold, Verb
 from earmark.limits import CONCURRENCY, REQUESTS, check_key
-from earmark.usage import Usage
+from earmark.usage import TOKEN_METRICS, Usage
 
 _PROVIDER_FIELDS: Final = frozenset(
     {
@@ -53,7 +53,8 @@ def known_of(usage: int | Usage | Mapping[str, int]) -> Known:
     if type(usage) is int and 0 <= usage <= MAX_AMOUNT:
         return {"tokens": usage}, NOTHING
     if isinstance(usage, Usage):
-        return usage.determined(), usage.floors()
+        exact = usage.determined()
+        return exact, NOTHING if len(exact) == len(TOKEN_METRICS) else usage.floors()
     if isinstance(usage, Mapping):
         return _known_of_mapping(usage)
     if isinstance(usage, (int, float)):

@@ -153,11 +153,17 @@ def retry_headers(error: Refused | BackendUnavailable) -> dict[str, str]:
 def upstream_retry_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """What of a provider's own refusal is passed on to the client: when it may come back, and whether.
 
+    A value that is no printable ASCII says neither, and is left out: many a server cannot send it.
+
     Args:
         headers: the provider's, of any case.
     """
     found = {name.lower(): value for name, value in headers.items()}
-    return {name: found[name] for name in _PASSED_ON if name in found}
+    return {
+        name: value
+        for name in _PASSED_ON
+        if (value := found.get(name)) and value.isascii() and value.isprintable()
+    }
 
 
 def rate_limit_headers(
@@ -191,8 +197,6 @@ def _enforced(admission: Admission | Iterable[ScopeStatus]) -> Iterable[ScopeSta
     if statuses is None:
         return cast("Iterable[ScopeStatus]", admission)
     scopes = cast("Admission", admission).scopes
-    if all(scope.enforce for scope in scopes):
-        return statuses
     return [status for scope, status in zip(scopes, statuses, strict=True) if scope.enforce]
 
 

@@ -98,7 +98,11 @@ def _write_anthropic(
             headers[limit] = str(one.limit.capacity)
             headers[remaining] = str(one.remaining)
             if one.reset_after is not None:
-                headers[reset] = _rfc_3339(whole(now + one.reset_after))
+                headers[reset] = _rfc_3339(min(whole(now + one.reset_after), _LATEST))
+
+
+_LATEST: Final = 253_402_300_799
+"""The last second that RFC 3339 has a name for; a bucket that is deep in debt may be full later."""
 
 
 @lru_cache(maxsize=256)  # windows end at the same moment for everybody
@@ -110,7 +114,8 @@ def _write_ietf(headers: dict[str, str], binding: Mapping[str, LimitStatus]) -> 
     policies: list[str] = []
     states: list[str] = []
     for one in binding.values():
-        name, policy = _policy(one.limit)
+        limit = one.limit
+        name, policy = _policy(limit.metric, limit.window, limit.capacity)
         policies.append(policy)
         state = f"{name};r={min(one.remaining, _MAX_SF_INTEGER)}"
         if one.reset_after is not None:
@@ -120,18 +125,22 @@ def _write_ietf(headers: dict[str, str], binding: Mapping[str, LimitStatus]) -> 
     headers["ratelimit"] = ", ".join(states)
 
 
-@lru_cache(maxsize=1_024)
-def _policy(limit: Limit) -> tuple[str, str]:
+@lru_cache(maxsize=1_024)  # by its parts: a limit's own hash takes longer than all else here
+def _policy(metric: str, window: float | None, capacity: int) -> tuple[str, str]:
     """A limit's name between quotes, and the item that describes it."""
-    name = f'"{_escaped(policy_name(limit))}"'
-    unit = "" if limit.metric == REQUESTS else f';qu="{_escaped(limit.metric)}"'
-    window = min(math.ceil(limit.window or 0), _MAX_SF_INTEGER)
-    return name, f"{name};q={min(limit.capacity, _MAX_SF_INTEGER)}{unit};w={window}"
+    name = f'"{_escaped(_name(metric, window))}"'
+    unit = "" if metric == REQUESTS else f';qu="{_escaped(metric)}"'
+    seconds = min(math.ceil(window or 0), _MAX_SF_INTEGER)
+    return name, f"{name};q={min(capacity, _MAX_SF_INTEGER)}{unit};w={seconds}"
 
 
 def policy_name(limit: Limit) -> str:
     """What the IETF fields and problems call a limit: its metric and its window, as in `requests-60s`."""
-    return f"{_printable(limit.metric)}-{limit.window or 0:g}s"
+    return _name(limit.metric, limit.window)
+
+
+def _name(metric: str, window: float | None) -> str:
+    return f"{_printable(metric)}-{window or 0:g}s"
 
 
 def _printable(text: str) -> str:

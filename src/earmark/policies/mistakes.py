@@ -7,6 +7,7 @@ stable word for programs, the rest is for whoever edits the file.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
@@ -31,10 +32,18 @@ def place_of(path: Path) -> str:
     return text
 
 
+# Of what is within a value so much at most is written out: YAML's anchors put 9**9 texts into nine lines. As much as
+# is shown is there in any case.
+_short: Final = reprlib.Repr()
+_short.maxlevel = 4
+_short.maxlist = _short.maxdict = _short.maxtuple = MAX_SHOWN // 3
+_short.maxstring = _short.maxlong = _short.maxother = 10 * MAX_SHOWN
+
+
 def shown(value: object) -> str:
     """A value in a message: short, whatever it is."""
     try:
-        text = repr(value)
+        text = _short.repr(value)
     except (ValueError, RecursionError):  # an integer of many thousand digits, a list in itself
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from earmark.amounts import MAX_AMOUNT
 from earmark.logs import about
@@ -83,14 +83,15 @@ def says_output(usage: Usage) -> bool:
     return total is not None and (usage.input_tokens is None or total > usage.input_tokens)
 
 
-def mapping_of(value: object) -> Mapping[str, Any]:
+def mapping_of(value: Any) -> Mapping[str, Any]:  # noqa: ANN401 - whatever was sent; a `cast` would cost a call
     """`value` if it is a mapping, else an empty one."""
+    found: Mapping[str, Any] = value
     # The exact type first: asking the abstract one takes longer than all else here.
-    if value is None or not (type(value) is dict or isinstance(value, Mapping)):
-        return _NOTHING
-    return cast("Mapping[str, Any]", value)
+    is_one = type(value) is dict or (value is not None and isinstance(value, Mapping))
+    return found if is_one else _NOTHING
 
 
-def items_of(value: object) -> Sequence[Any]:
+def items_of(value: Any) -> Sequence[Any]:  # noqa: ANN401 - as above
     """`value` if it is a list or a tuple, else an empty one."""
-    return cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else ()
+    found: Sequence[Any] = value
+    return found if isinstance(value, (list, tuple)) else ()

@@ -85,6 +85,8 @@ _PREFIXES: Final[tuple[tuple[str, DialectFactory], ...]] = (
     ("interaction.", Interactions),
     ("step.", Interactions),
 )
+_BEGINNINGS: Final = tuple(prefix for prefix, _ in _PREFIXES)
+
 # Names of fields that only one dialect has at the top of an event.
 _FIELDS: Final[tuple[tuple[str, DialectFactory], ...]] = (
     ("choices", OpenAICompatible),
@@ -195,7 +197,7 @@ def _by_name(kind: str | None) -> DialectFactory | None:
         # SSE's own default name says nothing, and an Anthropic message is known by what it holds.
         return None
     found = _KINDS.get(kind)
-    if found is not None:
+    if found is not None or not kind.startswith(_BEGINNINGS):
         return found
     return next((dialect for prefix, dialect in _PREFIXES if kind.startswith(prefix)), None)
 

@@ -77,6 +77,10 @@ class Framing:
             return self.framer.feed(chunk)
         if self.kind is not None:
             return []
+        if not self._head and _FIELD.match(chunk):  # as most bodies begin
+            self.kind = "sse"
+            self.framer = SSEFramer(self._max)
+            return self.framer.feed(chunk)
         self._head = _without_blank_lines(self._head + chunk)
         self.kind = recognise(self._head)
         return self._begin()

@@ -57,7 +57,6 @@ _INPUT_DETAILS: Final = (
     "input_token_details",
 )
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details")
-_EMPTY: Final = Usage()
 _ABSENT: Final = object()
 _OUTPUT_DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
 
@@ -275,9 +274,9 @@ def usage_of(counts: Counts, report: Mapping[str, Any], payload: Mapping[str, An
     inside = read(outputs, "reasoning_tokens")
     beside = read(report, "reasoning_tokens") if inside is None else None
     reasoning = beside if inside is None else inside
-    usage = Usage(prompt, completion, cached, written, reasoning, total)
-    if usage == _EMPTY:
+    if all(count is None for count in (prompt, completion, cached, written, reasoning, total)):
         return None
+    usage = Usage(prompt, completion, cached, written, reasoning, total)
     if completion is not None and reasoning:
         apart = (
             _total_says_apart(prompt, completion, reasoning, total)

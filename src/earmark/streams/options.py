@@ -6,7 +6,6 @@ Both take these by name and hand them on as they are, so that neither can forget
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final, TypedDict, cast
 
@@ -81,15 +80,18 @@ def options_of(call: str, given: StreamOptions) -> Options:
     Raises:
         TypeError: one has a name that is none; the message names the call. Else as `Options`.
     """
-    names: Mapping[str, object] = given
-    known = [field.name for field in fields(Options)]
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
+    if not given:
+        return _DEFAULTS
+    for name in given:
+        if name not in _NAMES:
+            close = difflib.get_close_matches(name, _NAMES, 1)
             meant = f": did you mean {close[0]!r}? It" if close else "; it"
-            msg = f"{call} takes no option {name!r}{meant} takes {', '.join(known)}"
+            msg = f"{call} takes no option {name!r}{meant} takes {', '.join(_NAMES)}"
             raise TypeError(msg)
     return Options(**given)
+
+
+_NAMES: Final = tuple(field.name for field in fields(Options))
 
 
 def check_function(name: str, value: object) -> None:
@@ -122,3 +124,6 @@ def _shown(value: object) -> str:
         return repr(value)
     except ValueError:
         return "a number of more digits than can be shown"
+
+
+_DEFAULTS: Final = Options()

@@ -123,7 +123,7 @@ def index_of(fields: Mapping[str, Any], position: int) -> int:
 
 def text_of(value: object) -> str | None:
     """`value` if it is a text that says something, cut to a length fit for a log; an enum gives its value."""
-    text = getattr(value, "value", value)
+    text = value if value is None or type(value) is str else getattr(value, "value", value)
     if not isinstance(text, str) or text in ("", "null"):
         return None
     return text[:_MAX_TEXT]

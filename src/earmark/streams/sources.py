@@ -61,6 +61,12 @@ def not_running(closing: list[Close]) -> list[Close]:
     ]
 
 
+def is_over(close: Close) -> bool:
+    """Whether this closes a generator that has ended: there is nothing to close."""
+    owner = getattr(close, "__self__", None)
+    return type(owner) is AsyncGeneratorType and owner.ag_frame is None
+
+
 async def close_all(closing: list[Close], seconds: float) -> None:
     """Close, each in turn, whatever the others do, cancelled or not, and each for at most so many seconds.
 
@@ -104,9 +110,8 @@ def _outcome(came: list[Closed]) -> BaseException | None:
 
 
 async def _close(close: Close, seconds: float) -> Closed:
-    owner = getattr(close, "__self__", None)
-    if type(owner) is AsyncGeneratorType and owner.ag_frame is None:
-        return Closed()  # it has ended, as most do: there is nothing to close
+    if is_over(close):
+        return Closed()
     try:
         result = close()
     except BaseException as error:  # noqa: BLE001 - it is raised once the others have been closed

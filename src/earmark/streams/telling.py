@@ -56,7 +56,8 @@ class Teller:
             BaseException: a cancellation that came while it was waited for.
         """
         result = _called(self._on_complete, observed)
-        if not inspect.isawaitable(result):
+        # Most return nothing, a reservation a bool: asking whether it is awaitable takes longer than all else here.
+        if result is None or type(result) is bool or not inspect.isawaitable(result):
             return
         loop = current_loop()
         if loop is None:

@@ -99,10 +99,12 @@ class Undecided:
 
     def replay(self, dialect: Dialect) -> int | None:
         """Let the dialect that was found read what was kept; returns the length of the text, None where unknown."""
-        lengths = [self._unkept, *(_read(dialect, event, data) for event, data, _ in self._events)]
+        known = self._unkept
+        for event, data, _ in self._events:
+            length = _read(dialect, event, data)
+            known = None if known is None or length is None else known + length
         self._events.clear()
-        known = [length for length in lengths if length is not None]
-        return sum(known) if len(known) == len(lengths) else None
+        return known
 
     def _take_otherwise(self, expected_choices: int) -> Dialect:
         if self._unknown is None:

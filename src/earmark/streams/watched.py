@@ -24,6 +24,7 @@ from earmark.streams.sources import (
     close_all,
     close_quietly,
     closers,
+    is_over,
     iterator_of,
     not_running,
 )
@@ -213,18 +214,21 @@ class WatchedStream(ObservedStream[T]):
         close: CloseSome,
     ) -> None:
         """Tell the end, then close the source, both out of reach of cancellation, whichever comes in between."""
-        self._watcher.finish()
-        try:
-            await self._complete(outcome or self._watcher.ending(), error)
-        except GeneratorExit:
-            self._teller.close_dropped(self._closing)
-            raise
-        except BaseException:
-            await self._close(close_quietly, self._closing)
-            raise
+        if self._observed is None:
+            self._watcher.finish()
+            try:
+                await self._complete(outcome or self._watcher.ending(), error)
+            except GeneratorExit:
+                self._teller.close_dropped(self._closing)
+                raise
+            except BaseException:
+                await self._close(close_quietly, self._closing)
+                raise
         await self._close(close, self._closing)
 
     async def _close(self, close: CloseSome, closing: list[Close]) -> None:
+        if len(closing) == 1 and is_over(closing[0]):
+            closing.clear()  # most sources have ended by themselves
         if closing:
             try:
                 await close(closing, self._teller.seconds)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, cast
 
 from earmark.logs import about
@@ -130,9 +129,6 @@ class Watcher:
         self, outcome: Outcome, error: BaseException | None = None, items: int = 0
     ) -> Observed:
         """What was seen so far."""
-        seen = Observed(
-            outcome, error=error, items=items, bytes=self.size, text_length=self.text_length
-        )
         dialect = self.dialect
         # The source did not say that no more comes: it was left, or failed, or is still read.
         complete = outcome not in _LEFT and error is None
@@ -144,16 +140,21 @@ class Watcher:
                 )
                 usage = None
             complete = complete and dialect.error is None
-            return replace(
-                seen,
-                usage=usage,
+            return Observed(
+                outcome,
+                usage,
                 authoritative=usage is not None and bool(dialect.final(complete=complete)),
                 error=dialect.error if error is None else error,
+                items=items,
+                bytes=self.size,
+                text_length=self.text_length,
                 dialect=dialect.name or None,
             )
         except BaseException as failure:  # noqa: BLE001 - see `_complain`
             self._complain("what a stream reported could not be read", cause=failure)
-            return seen
+            return Observed(
+                outcome, error=error, items=items, bytes=self.size, text_length=self.text_length
+            )
 
     def ending(self) -> Outcome:
         """How a stream has ended that ended by itself."""

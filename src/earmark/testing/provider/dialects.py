@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from earmark.testing.provider.acts import Act
 
@@ -49,8 +49,13 @@ def _wants_usage(act: Act, asked: Mapping[str, Any]) -> bool:
     return act.usage and isinstance(options, dict) and bool(options.get("include_usage"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
 
 
+# More than any provider gives: a client may ask for any number.
+_MOST_CHOICES: Final = 128
+
+
 def _choices(asked: Mapping[str, Any]) -> int:
-    return int(asked.get("n") or 1)
+    n = asked.get("n")
+    return min(n, _MOST_CHOICES) if type(n) is int and n > 0 else 1
 
 
 class _OpenAI:
