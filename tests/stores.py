@@ -154,10 +154,10 @@ class Store(NamedTuple):
     look: Any
 
     def recording(self, clock: Clock) -> Recording:
-        return Recording(self.client, clock=clock, timeout=30.0, on_outage="closed")
+        return Recording(self.client, clock=clock, timeout=15.0, on_outage="closed")
 
     def measured(self, **options: Any) -> Measured:
-        return Measured(self.look, self.client, timeout=30.0, on_outage="closed", **options)
+        return Measured(self.look, self.client, timeout=15.0, on_outage="closed", **options)
 
     def now(self) -> int:
         """The server's clock, in microseconds."""

@@ -15,6 +15,7 @@ from earmark.backends.crossings import Over
 from earmark.backends.health import Health
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Backend, checked_backend
+from earmark.core.admission import denials as denials_of
 from earmark.core.hold import Hold
 from earmark.core.refusal import refusal as refusal_of
 from earmark.errors import RateLimited
@@ -97,8 +98,7 @@ class Limiter:
             tokens: the estimate: an int asks `tokens`, a `Usage` asks each token metric.
             amounts: what is asked of other metrics, by name; `requests` is 1 unless it is named here.
             request_id: the caller's id. While its reservation is open the same id returns the same one.
-            wait: seconds to queue for room, behind whoever waits for the same keys; by default a request that
-                does not fit now is refused now.
+            wait: seconds to queue for room, behind whoever waits; by default what does not fit is refused now.
             lease: seconds for which slots are held without a renewal, at most an hour; None: the backend's own.
             spend: the budgets that have to have room, once all limits have; what it may cost is held there.
 
@@ -132,7 +132,8 @@ class Limiter:
         if desk.forgotten:
             office.report_forgotten()
         if standing is None:
-            raise self._refusal(hold, refusal_of(hold))
+            found = denials_of(scopes, asks, hold.seen, hold.at) if instant else refusal_of(hold)
+            raise self._refusal(hold, found)
         if office.observers:
             hold.told = office
             office.tell("admitted", hold)

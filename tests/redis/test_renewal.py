@@ -281,7 +281,7 @@ async def test_r10_one_that_cannot_be_renewed_does_not_keep_the_others_from_it(
     async with await stage.limiter.pre_commit(SLOT), broken:
         await stage.slots()
         with shared_redis.client() as client:
-            key = f"{namespace}:r:broken"
+            key = f"{namespace}:r:=broken"
             assert client.delete(key) == 1
             client.lpush(key, "something else")
         for _ in range(6):

@@ -43,7 +43,7 @@ pytestmark = [
     ),
     # Two of them that are left at once get into each other's way.
     pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <async_generator object Response\\.aiter_:"
+        "ignore:Exception ignored in. <async_generator object (Response\\.aiter_|BoundAsyncStream\\.__aiter__):"
         "pytest.PytestUnraisableExceptionWarning"
     ),
 ]

@@ -196,12 +196,16 @@ class BucketTable:
         return self._levels.get(key) or TOKEN_BUCKET.unused()
 
     def debit(self, key: str, holder: Id, limit: Limit, amount: int, now: int) -> None:
-        self._write(key, TOKEN_BUCKET.debit(limit, self.look(key, now), amount, now))
+        before = self.look(key, now)
+        level = self._levels[key] = TOKEN_BUCKET.debit(limit, before, amount, now)
+        if level[2] != before[2] or key not in self._reviews:  # else it ends no sooner than it did
+            self._review(key, level)
 
     def give_back(self, key: str, limit: Limit, amount: int, taken: int, now: int) -> None:
         if self._counts(key, now):
             level = TOKEN_BUCKET.give_back(limit, self._levels[key], amount, taken, now)
-            self._write(key, level)
+            self._levels[key] = level
+            self._review(key, level)
 
     def counted(self, key: str, now: int) -> Limit | None:
         if not self._counts(key, now):
@@ -228,10 +232,6 @@ class BucketTable:
                 else:
                     self._levels.pop(key, None)
         return end_of_window(self._limit, now)
-
-    def _write(self, key: str, level: Level) -> None:
-        self._levels[key] = level
-        self._review(key, level)
 
     def _review(self, key: str, level: Level) -> None:
         """See to it that the key is looked at once its level no longer counts, or sooner."""

@@ -71,9 +71,9 @@ def drained(limit: Limit, state: Level, at: int) -> float:
 
     A state that no longer counts is gone, also for a limit that would refill more slowly.
     """
-    if at >= counts_until(state, limit.window_us):
-        return 0.0
     used, written, _ = state
+    if at >= written + limit.window_us and at >= counts_until(state, limit.window_us):
+        return 0.0
     return max(used - float(at - written) * float(limit.amount) / float(limit.window_us), 0.0)
 
 

@@ -287,6 +287,8 @@ def hold_of(decision: Decided, request_id: str) -> Hold:
 
 def _amounts(amounts: Mapping[str, int]) -> str:
     """Amounts by metric, as they stand in a body. By hand, since a JSON encoder costs more than all the rest."""
+    if not amounts:  # one of the two of every settlement
+        return "{}"
     return (
         f"{{{','.join([f'{_quoted(metric)}:{amount:d}' for metric, amount in amounts.items()])}}}"
     )
