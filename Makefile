@@ -61,10 +61,11 @@ redis-server:
 postgresql:
 	@sh tests/postgresql.sh
 
-# worksteal: a long random test keeps one worker busy while the other takes all the rest.
+# worksteal: a long random test keeps one worker busy while the others take all the rest. Many tests wait for servers, hence
+# half as many workers again as there are processors.
 .PHONY: test
 test: $(VENV)/.group-test redis-server postgresql
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $$(($$(nproc) * 3 / 2)) --dist worksteal $(ARGS)
 
 # LiteLLM's proxy pins much that nobody else needs, and takes minutes to install: where it is missing, the tests of its
 # hook are skipped, and the closing report of `make test` says so.

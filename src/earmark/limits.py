@@ -195,8 +195,9 @@ class Limits:
         ValueError: a bad amount, or two limits with the same metric, window and algorithm.
     """
 
-    __slots__ = ("all", "by_metric", "token")
+    __slots__ = ("_hash", "all", "by_metric", "token")
 
+    _hash: int
     all: tuple[Limit, ...]
     """Every limit, in the order of refusals."""
     token: object
@@ -278,7 +279,11 @@ class Limits:
         return self.all == other.all if isinstance(other, Limits) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.all)
+        try:
+            return self._hash
+        except AttributeError:  # looked up for every request, mostly that of the same object
+            _put(self, "_hash", hash(self.all))
+            return self._hash
 
     def __reduce__(self) -> tuple[object, tuple[tuple[Limit, ...]]]:
         return _limits, (self.all,)

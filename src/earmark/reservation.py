@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
+from contextlib import nullcontext
 from decimal import Decimal
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack
 
 from earmark.answers import ScopeStatus
 from earmark.core.admission import statuses
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from earmark.streams.telling import Conclude
 
 Item = TypeVar("Item")
+
+_ALONE: Final = nullcontext()
 
 
 class Reservation:
@@ -259,7 +262,8 @@ class Reservation:
         state = MOVES[self._state].get(verb)
         if state is None:
             return False
-        with office.desk.crossings.ending(self._hold, verb):
+        private = self._hold.is_private  # nobody can ask for it meanwhile
+        with _ALONE if private else office.desk.crossings.ending(self._hold, verb):
             # Claimed before anything is sent: a second resolver of this process finds it taken.
             self._state = state
             won = not office.participants
