@@ -186,7 +186,8 @@ async def test_a_look_costs_so_much_and_no_more(
         await watch.look()
         calls = look.info("commandstats")
     assert calls["cmdstat_scan"]["calls"] == 1
-    assert calls["cmdstat_get"]["calls"] <= 2 * 10 + finding.MOST_RECORDS
+    gets = calls.get("cmdstat_get", {"calls": 0})  # none, where the piece had no record in it
+    assert gets["calls"] <= 2 * 10 + finding.MOST_RECORDS
     assert watch.said.endswith("scopes, and there may be more")
     while not watch.is_complete:
         await watch.look()
