@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,3 +109,30 @@ async def test_the_options_of_a_certificate(secured: Secured, namespace: str) ->
     async with Limiter(backend) as limiter:
         await limiter.peek(ALICE)
         assert limiter.health().available
+
+
+PROGRAM: Final = """
+import asyncio, sys
+from earmark import Limiter, Limits, RedisBackend, Scope
+
+async def main():
+    asyncio.get_running_loop().slow_callback_duration = 60  # how busy the machine is plays no part
+    async with Limiter(RedisBackend.from_url(sys.argv[1], namespace=sys.argv[2], timeout=5)) as limiter:
+        await limiter.peek(Scope("api_key:alice", Limits(rpd=10)))
+
+for _ in range(5):
+    asyncio.run(main())
+"""
+
+
+def test_a_program_that_closes_is_not_told_off(secured: Secured, namespace: str) -> None:
+    """R19: the loop may end once all is closed: the server has said by then that the connection is."""
+    url = f"rediss://{HOST}:{secured.port}/0?ssl_ca_certs={secured.certificate}"
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM, url, namespace],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -182,7 +182,7 @@ class Line:
             self._watch.end()
             if left:
                 await self._deliver_the_last()
-            await self._hang_up()
+            await self._hang_up(at_once=False)
 
     def _has_ended(self) -> bool:
         """Whether the loop is ending, and nobody there needs the line any more.
@@ -382,11 +382,12 @@ class Line:
         late, self._too_late = self._too_late, False
         return late and self._task.uncancel() == 0
 
-    async def _hang_up(self) -> None:
+    async def _hang_up(self, *, at_once: bool = True) -> None:
         dialed, self._dialed = self._dialed, None
         if dialed is not None:
             try:
-                await dialed.connection.disconnect(nowait=True)
+                async with asyncio.timeout(self._timeout):  # TLS waits for the server
+                    await dialed.connection.disconnect(nowait=at_once)
             except Exception:
                 logger.debug("a connection could not be closed", exc_info=True)
 
