@@ -182,7 +182,7 @@ class Line:
             self._watch.end()
             if left:
                 await self._deliver_the_last()
-            await self._hang_up(at_once=False)
+            await self._hang_up(at_once=self._ending)
 
     def _has_ended(self) -> bool:
         """Whether the loop is ending, and nobody there needs the line any more.
