@@ -233,10 +233,10 @@ async def test_what_others_keep_there_is_left_alone(
     """Keys of other namespaces, and what no release of this format has written, disturb nobody."""
     with shared_redis.client() as look:
         for name, value in (
-            (f"{namespace}x:c:a", '[1,{"f60:r":[0,5]}]'),
-            (f"{namespace}:c2:b", '[1,{"f60:r":[0,5]}]'),
+            (f"{namespace}x:c:a", '[1,"f60:r",0,5]'),
+            (f"{namespace}:c2:b", '[1,"f60:r",0,5]'),
             (f"{namespace}:c:c", "no JSON"),
-            (f"{namespace}:c:d", json.dumps([1, {"z": [1], "f60:r": 5}])),
+            (f"{namespace}:c:d", json.dumps([1, {"f60:r": [0, 5]}, "z", 1])),
             (f"{namespace}:r:e", "17 winner"),
             (f"{namespace}:r:f", "1 2\n[nothing]"),
         ):
