@@ -187,7 +187,7 @@ def _counted(text: bytes) -> list[Limit] | None:
         return None
 
 
-def _limit(name: str, *numbers: Any) -> Limit:
+def _limit(name: str, *numbers: float | str) -> Limit:
     """A limit that is counted, from its name and what stands behind that."""
     return read_limit(name, int(numbers[2]) if name.startswith("b") else 0)
 

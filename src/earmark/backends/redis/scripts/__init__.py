@@ -89,9 +89,11 @@ def _script(flags: str, verb: str) -> Script:
 def _use(names: Sequence[str]) -> str:
     """The function that makes what is in files: of those that a call does not need, no function is made."""
     choices = "\n  else".join(
-        f"if name == '{name}' then\n    one = (function()\n{_text(name)}\n    end)()" for name in names
+        f"if name == '{name}' then\n    one = (function()\n{_text(name)}\n    end)()"
+        for name in names
     )
-    return f"""local made = {{}}
+    return (
+        f"""local made = {{}}
 
 function use(name)
   local one = made[name]
@@ -103,7 +105,10 @@ function use(name)
   made[name] = one
   return one
 end
-""" if names else ""
+"""
+        if names
+        else ""
+    )
 
 
 @cache
