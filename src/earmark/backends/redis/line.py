@@ -92,26 +92,26 @@ class Line(Trips):
         return self._closing or self._task.done()
 
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
-        """Have a message answered.
+        """Have a message answered, by one round trip with all others that are asked in this turn of the loop.
 
         The future raises `Outage`, or `StoreError` for an error that is none.
         """
-        return self.place(message, again=again).answer
+        return self.take(self._asked(message, again=again), at_once=False).answer
 
     def place(self, message: Message, *, again: bool = False) -> Asked:
-        """The same, for a caller that wants to know whether it was sent."""
+        """The same, but at once, for a caller that wants to know whether it was sent."""
         return self.take(self._asked(message, again=again))
 
     def _asked(self, message: Message, *, again: bool) -> Asked:
         return Asked(message, self._loop.create_future(), 0.0, again=again)
 
-    def take(self, asked: Asked) -> Asked:
+    def take(self, asked: Asked, *, at_once: bool = True) -> Asked:
         """Have it answered, as soon as may be."""
         asked.deadline = self._watch.deadline()
         if self.down is not None or self.over:
             fail(asked, failure(self.down or CLOSED, sent=asked.again))
             return asked
-        self._queue(asked)
+        self._queue(asked, at_once=at_once)
         return asked
 
     def wake(self) -> None:
@@ -282,6 +282,10 @@ class Line(Trips):
 
     async def _lose(self, error: Exception) -> None:
         """The store is of no use now: whoever waits is told so, and who comes is told at once."""
+        self._fall(error)
+        await self._hang_up()
+
+    def _fall(self, error: Exception) -> None:
         if self.down is None:
             self._pause = FIRST_PAUSE
             self._standing.lost()
@@ -290,10 +294,10 @@ class Line(Trips):
             reason_of(error), passes=isinstance(failure(error, sent=False), Outage)
         )
         self._fail_all(error)
-        await self._hang_up()
 
     async def _recover(self) -> None:
         """Try once, after a pause: the store is back when it has what it was owed, and takes writes."""
+        await self._hang_up()
         await asyncio.sleep(self._pause * random.uniform(0.5, 1))  # noqa: S311 - a spread, not a secret
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         ailing: Exception | None = None

@@ -63,6 +63,10 @@ class Trips(ABC):
         """Somebody has waited for too long."""
 
     @abstractmethod
+    def _fall(self, error: Exception) -> None:
+        """The store is of no use now."""
+
+    @abstractmethod
     def _is_leaving(self) -> bool:
         """Whether whoever is woken has more to do as soon as everybody is answered."""
 
@@ -75,13 +79,13 @@ class Trips(ABC):
         """Who has waited the longest, of those who wait still."""
         return next(unanswered(self._flight, self._waiting), None)
 
-    def _queue(self, asked: Asked) -> None:
-        """Send it, now or with the next round trip."""
+    def _queue(self, asked: Asked, *, at_once: bool) -> None:
+        """Send it with the next round trip, which begins now or when others of this turn of the loop have asked."""
         self._waiting.append(asked)
         self._watch.begin()
         if self._flight:
             return
-        if self._parked and self._dialed is not None and not self._dialed.wire.lost:
+        if at_once and self._parked and self._dialed is not None and not self._dialed.wire.lost:
             self._take_off(self._dialed)
         else:
             self._wake.set()
@@ -115,11 +119,14 @@ class Trips(ABC):
             self._strand(error)
             return
         self._proven = True
-        if landing.unknown or landing.ailing is not None:
+        if landing.unknown:
             self._strand(landing)
             return
         self._flight = []
-        if self._outbox.deliverable or self._is_leaving():
+        if landing.ailing is not None:
+            self._fall(landing.ailing)  # before those go on who have heard of it
+            self._wake.set()
+        elif self._outbox.deliverable or self._is_leaving():
             self._wake.set()
         elif self._waiting and self._dialed is not None:
             self._take_off(self._dialed)
