@@ -93,7 +93,7 @@ class MeasuredCluster(Measured):
         names = [at for at, one in enumerate(counts) if isinstance(one, str)]
         used = {"f": slice(1, 2), "s": slice(1, 3), "b": slice(0, 1)}
         states = [(counts[at][0], counts[at + 1 : at + 4]) for at in names]
-        resets = counts and not names[:1] == [0]
+        resets = counts and names[:1] != [0]
         return not resets and not any(any(state[used[kind]]) for kind, state in states)
 
 

@@ -27,14 +27,14 @@ class Carrier(Protocol):
         ...
 
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
-        """Have a message answered, by one round trip with all others that are asked in this turn of the loop.
+        """Have a message answered.
 
         The future raises `Outage`, or `StoreError` for an error that is none.
         """
         ...
 
     def place(self, message: Message, *, again: bool = False) -> Asked:
-        """The same, but at once, for a caller that wants to know whether it was sent."""
+        """The same, for a caller that wants to know whether it was sent."""
         ...
 
     def wake(self) -> None:

@@ -166,22 +166,20 @@ class Fleet:
         return None if node is None or node.over else node.down
 
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
-        """Have a message answered, together with whatever else is asked of its master in this turn of the loop."""
-        asked = Routed(message, self, again=again)
-        self._send(asked, at_once=False)
-        return asked.answer
+        """Have a message answered."""
+        return self.place(message, again=again).answer
 
     def place(self, message: Message, *, again: bool = False) -> Asked:
-        """The same, but at once, for a caller that wants to know whether it was sent."""
+        """The same, for a caller that wants to know whether it was sent."""
         asked = Routed(message, self, again=again)
         self._send(asked)
         return asked
 
-    def _send(self, asked: Routed, *, at_once: bool = True) -> None:
+    def _send(self, asked: Routed) -> None:
         """Hand it to the line of its slot's master."""
         owner = self._chart.owner(asked.slot)
         if owner is not None:
-            self._hand_over(asked, owner, at_once=at_once)
+            self._hand_over(asked, owner)
         elif self._closed or self._is_hole(asked.slot):
             fail(asked, failure(self._lost or CLOSED, sent=asked.again))
         else:
@@ -194,9 +192,9 @@ class Fleet:
         """Whether it is of no use to wait until the master of a slot is known."""
         return self._lost is not None and (slot in self._holes or not self._chart.is_known)
 
-    def _hand_over(self, asked: Routed, address: Address, *, at_once: bool = True) -> None:
+    def _hand_over(self, asked: Routed, address: Address) -> None:
         asked.at = address
-        self._node(address).take(asked, at_once=at_once)
+        self._node(address).take(asked)
 
     def _node(self, address: Address) -> Node:
         node = self._nodes.get(address)

@@ -2,9 +2,8 @@
 
 Callers hand in messages and wait for their answers; who is cancelled leaves no reply to somebody else, since what was
 sent is read to its end whoever waits (C55). While one round trip is under way the messages that come are collected,
-and the next one carries them all: a single caller waits for nobody, and many share. All goes well without a task: a
-message is written where it is asked, and answered where the loop hands over the reply. What takes longer is the work of
-one task: to connect, to load scripts, to deliver what is owed, to find out when the store is back.
+and the next one carries them all: a single caller waits for nobody, and many share. As long as all is well no task is at
+work (see `trips`); one connects, loads scripts, delivers what is owed, and finds out when the store is back.
 
 A message is either answered, or its caller learns that the store cannot answer, and whether the message may have
 reached it. A connection that breaks is made anew once and the messages are sent again, which have an effect once (R9);
@@ -92,26 +91,26 @@ class Line(Trips):
         return self._closing or self._task.done()
 
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
-        """Have a message answered, by one round trip with all others that are asked in this turn of the loop.
+        """Have a message answered.
 
         The future raises `Outage`, or `StoreError` for an error that is none.
         """
-        return self.take(self._asked(message, again=again), at_once=False).answer
+        return self.place(message, again=again).answer
 
     def place(self, message: Message, *, again: bool = False) -> Asked:
-        """The same, but at once, for a caller that wants to know whether it was sent."""
+        """The same, for a caller that wants to know whether it was sent."""
         return self.take(self._asked(message, again=again))
 
     def _asked(self, message: Message, *, again: bool) -> Asked:
         return Asked(message, self._loop.create_future(), 0.0, again=again)
 
-    def take(self, asked: Asked, *, at_once: bool = True) -> Asked:
+    def take(self, asked: Asked) -> Asked:
         """Have it answered, as soon as may be."""
         asked.deadline = self._watch.deadline()
         if self.down is not None or self.over:
             fail(asked, failure(self.down or CLOSED, sent=asked.again))
             return asked
-        self._queue(asked, at_once=at_once)
+        self._queue(asked)
         return asked
 
     def wake(self) -> None:

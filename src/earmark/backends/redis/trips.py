@@ -1,7 +1,7 @@
 """Round trips on one connection, one at a time, without a task.
 
-A message is written where it is asked, and its answer handed out where the event loop hands over the reply. What comes
-while a round trip is under way goes with the next one, which begins as soon as there is room.
+What is asked within one turn of the event loop is written as the turn is over, and answered where the loop hands over
+the reply. What comes while a round trip is under way goes with the next one, which begins as soon as that has landed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from typing import Final
 
 from earmark.backends.redis.asked import Asked, Gate, Watch, unanswered
@@ -55,6 +56,8 @@ class Trips(ABC):
         self._stranded: Landing | Exception | None = None  # what is left of a round trip
         self._watch = Watch(self._loop, timeout, self._oldest, self._give_up)
         self._gate = Gate(self._watch, timeout, PATIENCE * timeout)
+        self._leaves = False  # whether a round trip begins with the next turn of the loop
+        self._context = Context()  # none of a caller's
         self._wake = asyncio.Event()
         self._parked = False  # whether whoever is woken by that has nothing to do
 
@@ -79,13 +82,20 @@ class Trips(ABC):
         """Who has waited the longest, of those who wait still."""
         return next(unanswered(self._flight, self._waiting), None)
 
-    def _queue(self, asked: Asked, *, at_once: bool) -> None:
-        """Send it with the next round trip, which begins now or when others of this turn of the loop have asked."""
+    def _queue(self, asked: Asked) -> None:
+        """Send it with the next round trip, together with whatever else is asked in this turn of the loop."""
         self._waiting.append(asked)
         self._watch.begin()
+        if not self._flight and not self._leaves:
+            self._leaves = True
+            self._loop.call_soon(self._leave, context=self._context)
+
+    def _leave(self) -> None:
+        """This turn of the loop is over."""
+        self._leaves = False
         if self._flight:
             return
-        if at_once and self._parked and self._dialed is not None and not self._dialed.wire.lost:
+        if self._parked and self._dialed is not None and not self._dialed.wire.lost:
             self._take_off(self._dialed)
         else:
             self._wake.set()
