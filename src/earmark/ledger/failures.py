@@ -28,6 +28,10 @@ _SQLITE_CHECK: Final = 275
 _OUTAGE_CODES: Final = {5, 6, 7, 8, 10, 13, 14, 15}
 
 
+# Undefined table, invalid schema name.
+_NO_TABLE_STATES: Final = {"42P01", "3F000"}
+
+
 class Again(Exception):
     """What a transaction has seen is not what it has locked: it is to be run once more."""
 
@@ -62,6 +66,12 @@ def is_outage(error: BaseException) -> bool:
     if state is None:  # the driver itself has no connection
         return type(error).__name__ in {"OperationalError", "InterfaceError"}
     return state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES
+
+
+def lacks_tables(error: BaseException) -> bool:
+    """Whether the ledger's tables are not there."""
+    cause: BaseException = getattr(error, "orig", None) or error
+    return _state(cause) in _NO_TABLE_STATES or "no such table" in str(cause)
 
 
 def asks_again(error: BaseException) -> bool:

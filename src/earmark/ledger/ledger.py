@@ -33,7 +33,7 @@ from earmark.ledger.owed import Owed
 from earmark.ledger.periods import END, interval_of, moment
 from earmark.ledger.reading import By, Filter, Reading
 from earmark.ledger.rows import Held, adopt
-from earmark.ledger.store import PAUSE, Store, Unreachable
+from earmark.ledger.store import PAUSE, Store, Unreachable, schemas_of
 from earmark.ledger.tables import Tables
 from earmark.ledger.writing import Writing
 from earmark.limits import MICROSECONDS, check_key, to_microseconds
@@ -95,7 +95,7 @@ class Ledger:
         if type(outbox) is not int or outbox < 1:
             msg = f"outbox must be a number of resolutions, at least 1, not {outbox!r}"
             raise ValueError(msg)
-        self.tables: Final = Tables(metadata, prefix)
+        self.tables: Final = Tables(metadata, prefix, schemas=schemas_of(database))
         self._clock = clock
         expiry_us = to_microseconds("expiry", expiry)
         self._store = Store(database, to_microseconds("timeout", timeout) / MICROSECONDS)
@@ -121,7 +121,7 @@ class Ledger:
         """Make the tables that are not there yet."""
 
         async def work(connection: AsyncConnection) -> None:
-            await connection.run_sync(self.tables.metadata.create_all)
+            await connection.run_sync(self.tables.create)
 
         await self._asked(self._store.write(work, patient=True))
 

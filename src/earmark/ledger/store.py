@@ -10,7 +10,7 @@ import asyncio
 import sys
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -19,7 +19,7 @@ from sqlalchemy import event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from earmark.ledger.failures import Again, asks_again, is_outage
+from earmark.ledger.failures import Again, asks_again, is_outage, lacks_tables
 from earmark.ledger.line import Line, Work
 from earmark.ledger.statements import dialect_of
 from earmark.shielding import in_trio
@@ -151,6 +151,8 @@ class Store:
         except Unreachable:
             raise
         except Exception as error:
+            if lacks_tables(error):
+                error.add_note("`await ledger.create()` makes the ledger's tables, or a migration.")
             if not is_outage(error):
                 raise
             told = getattr(error, "orig", None) or error
@@ -243,6 +245,13 @@ async def _look(engine: AsyncEngine, work: Work[Result]) -> Result:
         )
         async with connection.begin():
             return await work(connection)
+
+
+def schemas_of(database: str | URL | AsyncEngine) -> Mapping[str | None, str | None]:
+    """What an engine calls the schemas that tables are described in, where it calls them otherwise."""
+    if not isinstance(database, AsyncEngine):
+        return {}
+    return database.get_execution_options().get("schema_translate_map") or {}
 
 
 def _url(database: str | URL) -> URL:
