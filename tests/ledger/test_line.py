@@ -1,4 +1,4 @@
-"""The one writer that a SQLite database has: who waits together shares a commit, and disturbs nobody."""
+"""SQLite: who waits together shares a commit, and disturbs nobody; a question that takes too long is no mistake."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import event, text
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from earmark import BudgetExceeded, Limiter
 from earmark.ledger import Budget, Ledger, Spend
+from earmark.ledger.store import _look
 from tests.ledgers import NOON, adds_up, usd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -63,3 +64,20 @@ async def test_callers_who_wait_together_share_a_commit(tmp_path: Path) -> None:
         assert len(await ledger.rows()) == ROOM + 1
         await adds_up(ledger)
     await engine.dispose()
+
+
+async def test_a_question_that_takes_too_long_is_an_outage(tmp_path: Path) -> None:
+    """The time is up in the middle of it: that is what the caller hears, and the next question is answered."""
+    async with Limiter(ledger=(ledger := Ledger(f"sqlite:///{tmp_path}/spend.db", timeout=60))):
+        await ledger.create()
+        await ledger.rows()
+
+        async def slow(connection: AsyncConnection) -> int:
+            limit.reschedule(0)
+            return int((await connection.execute(text("SELECT 1"))).scalar_one())
+
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(None) as limit:
+                    await _look(ledger._store._place().engine, slow)
+            assert await ledger.rows() == ()

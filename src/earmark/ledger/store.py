@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from earmark.ledger.failures import Again, asks_again, is_outage, lacks_tables
 from earmark.ledger.line import Line, Work
 from earmark.ledger.statements import dialect_of
-from earmark.shielding import in_trio
+from earmark.shielding import finish, in_trio
 
 Result = TypeVar("Result")
 
@@ -120,9 +120,11 @@ class Store:
             Unreachable: nobody could answer.
         """
         place = self._place()
+        ask: _Ask[Result] = partial(_look, place.engine)
         if place.line is not None and self._only_one:
-            return await self._answered(place, place.line.run, work, patient=patient)
-        return await self._answered(place, partial(_look, place.engine), work, patient=patient)
+            ask = place.line.run
+        # To its end: a driver that is cut off in the middle of a question may leave a connection open.
+        return await finish(partial(self._answered, place, ask, work, patient=patient))
 
     async def aclose(self) -> None:
         """Close what this loop has open, if its server listens; an engine that was handed in stays open."""
@@ -236,10 +238,9 @@ async def _look(engine: AsyncEngine, work: Work[Result]) -> Result:
         if engine.dialect.name == "sqlite":
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             await connection.exec_driver_sql("BEGIN")
-            try:
-                return await work(connection)
-            finally:
-                await connection.exec_driver_sql("ROLLBACK")
+            found = await work(connection)
+            await connection.exec_driver_sql("ROLLBACK")  # which the pool does where anything fails
+            return found
         await connection.execution_options(
             isolation_level="REPEATABLE READ", postgresql_readonly=True
         )
