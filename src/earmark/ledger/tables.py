@@ -31,6 +31,8 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    func,
+    select,
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -66,6 +68,9 @@ class Name(TypeDecorator[str]):
 _Number = BigInteger().with_variant(Integer(), "sqlite")
 
 
+_MAKING: Final = int.from_bytes(b"earmark")
+"""The lock of whoever makes tables, by a number."""
+
 _NO_OTHERS: Final[Mapping[str | None, str | None]] = {}
 
 
@@ -100,7 +105,9 @@ class Tables:
         self.described = [self.metadata.tables[f"{place}{name}"] for name in names]
 
     def create(self, connection: Connection) -> None:
-        """Make those that are not there yet."""
+        """Make those that are not there yet; of processes that begin together one does, and the others wait for it."""
+        if connection.dialect.name == "postgresql":  # SQLite has one writer anyway
+            connection.execute(select(func.pg_advisory_xact_lock(_MAKING)))
         self.metadata.create_all(connection, tables=self.described)
 
 

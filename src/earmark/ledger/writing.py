@@ -33,6 +33,7 @@ from earmark.ledger.rows import (
     token_columns,
 )
 from earmark.ledger.tables import Tables
+from earmark.prices import Price
 
 OUTCOMES: Final = {
     "settle": "settled",
@@ -266,7 +267,7 @@ class Writing:
 
     def _entry(self, held: Held, told: Resolution, now: int, outcome: str) -> dict[str, Any]:
         """The first entry of a request in the log."""
-        price = told.price or held.price
+        price = _usable(told.price, held.currency) or held.price
         cost = posted(told.verb, held.amount, told.bill, price, keeps=self._keeps)
         return {
             **entry_row(held, told, price, now),
@@ -288,7 +289,7 @@ class Writing:
         if not entries or entries[-1].outcome != EXPIRED:
             return False
         first = entries[0]
-        price = told.price or charge.price
+        price = _usable(told.price, first.currency) or charge.price
         cost = 0
         estimated = False
         if told.verb not in UNSENT:
@@ -327,3 +328,8 @@ class Writing:
             await self._cap(connection, held, entry)
         count = Count(held.keys, held.currency, held.at, entry["cost"])
         await self._changes.log(connection, entry, count)
+
+
+def _usable(price: Price | None, currency: str) -> Price | None:
+    """The served model's price, if it is in the currency that the request counts in: others are other money."""
+    return price if price is not None and price.currency == currency else None
