@@ -223,7 +223,7 @@ async def test_a_page_may_be_longer_than_a_database_takes_values(
     async with opened(ledgers.postgresql(shared_postgres.url)) as (limiter, ledger, _):
         await ask(limiter, "alice", "team", usage=Usage(1, 1), cost=usd(1))
         usage = ledger.tables.usage
-        numbered = func.generate_series(1, many).table_valued("value")
+        numbered = func.generate_series(1, many).table_valued("value").render_derived()
         first: dict[str, Any] = {column.name: column for column in usage.c if column.name != "id"}
         first["reservation"] = usage.c.reservation + cast(numbered.c.value, Text)
 
