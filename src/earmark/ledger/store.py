@@ -162,6 +162,7 @@ class Store:
             self._down_until = time.monotonic() + PAUSE
             raise Unreachable(self.reason, asked=True) from error
         self.reason = None
+        self._down_until = 0.0  # whoever was cut off a moment ago: somebody has answered
         return answer
 
     def _check(self) -> None:
