@@ -139,6 +139,7 @@ def _usage(metadata: MetaData, name: str, text: type[TypeEngine[str]]) -> Table:
         Column("cost", BigInteger, nullable=False),
         Column("currency", String(16), nullable=False),
         Column("price_version", text),
+        Column("price", Text),  # of what has expired: its holder may turn up, and be charged by it
         Column("outcome", String(16), nullable=False),
         Column("estimated", Boolean, nullable=False),
         Column("at_us", BigInteger, nullable=False),

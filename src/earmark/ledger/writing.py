@@ -30,7 +30,9 @@ from earmark.ledger.rows import (
     held_of,
     held_of_entry,
     pending_row,
+    read_price,
     token_columns,
+    written_price,
 )
 from earmark.ledger.tables import Tables
 from earmark.prices import Price
@@ -162,7 +164,7 @@ class Writing:
     ) -> bool:
         """Post what a holder that is gone has held, as it stands; False: somebody has resolved it by now."""
         told = Resolution(Charge(held.request_id, held.reservation), "abandon")
-        entry = self._entry(held, told, now, EXPIRED)
+        entry = {**self._entry(held, told, now, EXPIRED), "price": written_price(held.price)}
         return await self._post(connection, held, entry, capped=capped)
 
     async def correct(self, connection: AsyncConnection, name: str, cost: int, now: int) -> bool:
@@ -289,13 +291,15 @@ class Writing:
         if not entries or entries[-1].outcome != EXPIRED:
             return False
         first = entries[0]
-        price = _usable(told.price, first.currency) or charge.price
+        price = _usable(told.price, first.currency) or charge.price or read_price(first.price)
         cost = 0
         estimated = False
         if told.verb not in UNSENT:
             cost, estimated = posted(told.verb, first.cost, told.bill, price, keeps=self._keeps)
         words = {
             **token_columns(told),
+            "model": (told.bill.model if told.bill else None) or first.model,
+            "price_version": first.price_version if price is None else price.version,
             "outcome": OUTCOMES.get(told.verb, "cancelled"),
             "estimated": estimated,
             "cost": cost - first.cost,
