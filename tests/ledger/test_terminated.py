@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import nullcontext
 from decimal import Decimal
 from typing import Final
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from earmark import BackendUnavailable, Limiter
 from earmark.ledger import Budget, Ledger, Spend
 from earmark.ledger.failures import is_outage
-from tests.ledgers import NOON, adds_up, deliver, postgresql, usd
+from earmark.ledger.store import Unreachable
+from tests.ledgers import NOON, Database, adds_up, deliver, opened, postgresql, usd, wake
 from tests.postgres import postgres_server
 from tests.reached import Reached
 
@@ -139,3 +141,40 @@ async def test_c24_r9_what_callers_were_told_is_what_the_log_says(
             await ledger.aclose()
     assert reached.sums["ended"] > 20
     assert paid
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_writes_says_that_the_database_is_there(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One session that ends refuses others for a moment; a write that succeeds ends that, and a question does not."""
+    monkeypatch.setattr("earmark.ledger.store.PAUSE", 3_600)
+    async with opened(database) as (_, ledger, _clock):
+        store = ledger._store
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(connection: AsyncConnection) -> int:
+            began.set()
+            await go_on.wait()
+            return int((await connection.execute(text("SELECT 1"))).scalar_one())
+
+        async def cut(_: AsyncConnection) -> None:
+            raise ConnectionResetError
+
+        for ask, there in ((store.read, False), (store.write, True)):
+            began.clear()
+            go_on.clear()
+            asking = asyncio.ensure_future(ask(slow))
+            await began.wait()
+            if (
+                database.name == "postgresql" or not there
+            ):  # SQLite has one writer, whose others wait
+                with pytest.raises(Unreachable):
+                    await store.write(cut)
+            go_on.set()
+            assert await asking == 1
+            assert ledger.health().available is there
+            with nullcontext() if there else pytest.raises(BackendUnavailable, match="Reset"):
+                await ledger.rows()
+            await wake(ledger)

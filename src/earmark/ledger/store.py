@@ -105,9 +105,13 @@ class Store:
             Unreachable: it has happened or has not.
         """
         place = self._place()
+        ask: _Ask[Result] = partial(_run, place.writer)
         if place.line is not None:
-            return await self._answered(place, place.line.run, work, patient=patient)
-        return await self._answered(place, partial(_run, place.writer), work, patient=patient)
+            ask = place.line.run
+        answer = await self._answered(place, ask, work, patient=patient)
+        # Whoever was cut off a moment ago: it takes writes. (That it answers questions would not say so.)
+        self.reason, self._down_until = None, 0.0
+        return answer
 
     async def read(self, work: Work[Result], *, patient: bool = False) -> Result:
         """Run work that changes nothing, on what was committed at one moment.
@@ -161,8 +165,8 @@ class Store:
             self.reason = f"{type(told).__name__}: {told}".strip(": ")
             self._down_until = time.monotonic() + PAUSE
             raise Unreachable(self.reason, asked=True) from error
-        self.reason = None
-        self._down_until = 0.0  # whoever was cut off a moment ago: somebody has answered
+        if not self.is_down:
+            self.reason = None
         return answer
 
     def _check(self) -> None:
