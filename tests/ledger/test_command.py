@@ -28,6 +28,16 @@ print("sqlalchemy" in sys.modules)"""
     assert done.stdout == "False\n"
 
 
+def test_without_the_extra_it_is_named() -> None:
+    """Where SQLAlchemy is not installed the error says what to install."""
+    code = """import sys
+sys.modules["sqlalchemy"] = None
+from earmark.ledger import Ledger"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("The ledger is an extra: pip install 'earmark[ledger]'\n")
+
+
 SHOWN = """\
 day         cost      requests  tokens in  tokens out
 2026-04-01   1.2 USD         2    500,000      25,000  ##############################

@@ -111,7 +111,7 @@ class LiteLLMPrices:
         default: as in `PriceList`, for every model that is not named.
 
     Raises:
-        ValueError: something in it is no price.
+        ValueError: the default is no price.
     """
 
     def __init__(
@@ -139,7 +139,11 @@ class LiteLLMPrices:
         return cls(json.loads(text, parse_float=Decimal), version=version, default=default)
 
     def price(self, model: str, at: datetime) -> Price | None:
-        """What a model costs."""
+        """What a model costs.
+
+        Raises:
+            ValueError: what the map says of it is no price.
+        """
         entry = self._prices.get(model)
         if entry is None or not _is_priced(entry):
             return self._default.price(model, at)
