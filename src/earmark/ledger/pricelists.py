@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from earmark.core.money import EXACT
 from earmark.prices import Price, Rates
 
 _MILLION: Final = 1_000_000
@@ -187,7 +188,7 @@ def _litellm_rates(model: str, entry: Mapping[str, Any], suffix: str) -> Rates:
         if value is None:
             value = entry.get(field)
         if value is not None:
-            found[name] = _money(f"{model}: {field}", value) * _MILLION
+            found[name] = EXACT.multiply(_money(f"{model}: {field}", value), _MILLION)
     found.setdefault("output", Decimal(0))  # an embedding generates nothing
     if entry.get("input_cost_per_request") is not None:
         found["request"] = _money(
@@ -242,7 +243,7 @@ def _genai_price(found: Any, version: str) -> Price:  # noqa: ANN401 - the packa
     values = {name: getattr(found, field, None) for name, field in fields.items()}
     steps = {step.start for value in values.values() for step in getattr(value, "tiers", ()) or ()}
     per_thousand = getattr(found, "requests_kcount", None)
-    request = Decimal(0) if per_thousand is None else Decimal(str(per_thousand)) / 1_000
+    request = EXACT.divide(Decimal(str(per_thousand or 0)), 1_000)
 
     def rates(tokens: int) -> Rates:
         known = {
