@@ -201,7 +201,7 @@ class Till:
         except Exception:
             logger.exception(
                 "the price of a model that has answered cannot be had: that of the one that was asked for counts",
-                extra=about("price_failed", model=model),
+                extra=about("price_failed"),
             )
             return None
 
