@@ -2,8 +2,8 @@
 
 Callers hand in messages and wait for their answers; who is cancelled leaves no reply to somebody else, since what was
 sent is read to its end whoever waits (C55). While one round trip is under way the messages that come are collected,
-and the next one carries them all: a single caller waits for nobody, and many share. As long as all is well no task is at
-work (see `trips`); one connects, loads scripts, delivers what is owed, and finds out when the store is back.
+and the next one carries them all: a single caller waits for nobody, and many share. As long as all is well no task is
+at work (see `trips`); one connects, loads scripts, delivers what is owed, and finds out when the store is back.
 
 A message is either answered, or its caller learns that the store cannot answer, and whether the message may have
 reached it. A connection that breaks is made anew once and the messages are sent again, which have an effect once (R9);

@@ -1,8 +1,8 @@
 """Commands to a server and its replies, without a task in between.
 
 redis-py makes the connection: TLS, users, Sentinel, sockets of whatever kind. Once it stands its stream is left alone:
-commands are written to its transport, and replies are read where the event loop hands them over. A round trip takes three
-turns of the loop so, and no coroutine; through redis-py's own methods it takes twice as many, and its time three times.
+commands are written to its transport, and replies are read where the event loop hands them over. Through redis-py's own
+methods a round trip takes nearly three times as much of the processor.
 
 A connection that has no such transport, as the ones of fakeredis have none, is used by redis-py's methods.
 """
