@@ -217,22 +217,24 @@ class MethodsWire:
     async def _call(
         self, commands: list[bytes], count: int, done: Callable[[Replies], object]
     ) -> None:
-        replies: list[object] = []
+        replies: Replies = exceptions.ConnectionError("the round trip was cancelled")
         try:
-            await self._connection.send_packed_command(commands, check_health=False)
-            for _ in range(count):
-                try:
-                    replies.append(await self._connection.read_response())
-                except exceptions.ResponseError as error:
-                    replies.append(error)
+            replies = await self._replies(commands, count)
         except Exception as error:  # noqa: BLE001 - whoever waits is told
-            done(error)
-        except asyncio.CancelledError:
-            self._task = None
-            done(exceptions.ConnectionError("the round trip was cancelled"))
-            raise
-        else:
-            done(replies)
+            replies = error
+        finally:
+            if self._task is not None:
+                done(replies)
+
+    async def _replies(self, commands: list[bytes], count: int) -> list[object]:
+        replies: list[object] = []
+        await self._connection.send_packed_command(commands, check_health=False)
+        for _ in range(count):
+            try:
+                replies.append(await self._connection.read_response())
+            except exceptions.ResponseError as error:
+                replies.append(error)
+        return replies
 
     async def close(self, *, at_once: bool) -> None:
         """See `Wire`."""
