@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from earmark.backends.crossings import Crossings
 from earmark.backends.health import Health
 from earmark.backends.queues import Queues
+from earmark.backends.tellers import Tellers
 from earmark.clock import Clock
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
@@ -87,13 +88,25 @@ class Desk:
             next message does the work.
         lock: to be held while a handle is found or made for a hold, so that threads find one.
         asked: request ids for which a store is being asked, by the identity of the hold that asks.
-        forgotten: holds that the store gave up unresolved; the next message reports them.
+        forgotten: holds that the store gave up unresolved, made afresh of its records where it keeps those; the next
+            message tells whoever heard of the admission.
         queues: who waits for room.
         crossings: who asks for a request id, and what is resolved meanwhile.
         owed: the names of reservations whose resolution the store has yet to hear of.
+        tellers: who has told its observers of which admission.
     """
 
-    __slots__ = ("asked", "crossings", "dropped", "forgotten", "handles", "lock", "owed", "queues")
+    __slots__ = (
+        "asked",
+        "crossings",
+        "dropped",
+        "forgotten",
+        "handles",
+        "lock",
+        "owed",
+        "queues",
+        "tellers",
+    )
 
     def __init__(self) -> None:
         self.handles: dict[object, Known] = {}
@@ -104,6 +117,7 @@ class Desk:
         self.queues = Queues()
         self.crossings = Crossings()
         self.owed: Container[str] = ()
+        self.tellers = Tellers()
 
     def known(self, request_id: str) -> Known | None:
         """Who answers to a request id: an id of the library's is meant before a name that reads the same."""
