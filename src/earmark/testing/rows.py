@@ -236,15 +236,19 @@ class P(Row):
         await table.limiter.add_tokens_post_stream(self.target, self.tokens, request_id=self.id)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Z(Row):
-    """A reset of `scope`."""
+    """A reset of `scopes`."""
 
-    scope: Scope
+    scopes: tuple[Scope, ...]
+
+    def __init__(self, *scopes: Scope, at: float | None = None) -> None:
+        object.__setattr__(self, "scopes", scopes)
+        object.__setattr__(self, "at", at)
 
     async def play(self, table: Table) -> None:
-        table.know((self.scope,))
-        await table.limiter.reset(self.scope)
+        table.know(self.scopes)
+        await table.limiter.reset(*self.scopes)
 
 
 @dataclass(frozen=True, repr=False)
