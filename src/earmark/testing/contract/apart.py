@@ -8,7 +8,7 @@ from earmark.core.hold import Hold
 from earmark.limits import Limit, Limits, Scope
 from earmark.testing.contract.cases import Bench, Cases, each
 from earmark.testing.contract.messages import WIDE, hold_of, open_of
-from earmark.testing.contract.numbers import AWKWARD, expect_apart
+from earmark.testing.contract.numbers import AWKWARD, met
 from earmark.testing.rows import C, P, R, key, used
 from earmark.testing.table import expect
 
@@ -55,8 +55,8 @@ async def r9_no_two_request_ids_share(bench: Bench) -> None:
             mine[hold.id] = name
             stands = await backend.reserve(hold)
             if isinstance(stands, Hold) and stands.id != hold.id:
-                expect_apart(f"the request id {name!r}", mine.get(stands.id))
-            expect(f"a reserve with the request id {name!r}", stands is not None, True)
+                met(f"the request id {name!a}", mine.get(stands.id))
+            expect(f"a reserve with the request id {name!a}", stands is not None, True)
         await table.play(used("key.rpd", len(names), scope=many))
 
 
@@ -68,7 +68,7 @@ async def r8_no_two_ids_of_additions_share(bench: Bench) -> None:
         backend = open_of(table)
         for name in names:
             counted = await backend.add(WIDE, {"tokens": 1}, name)
-            expect(f"an addition with the id {name!r}", counted, True)
+            expect(f"an addition with the id {name!a}", counted, True)
         await table.play(used("key.tpm", len(names)))
 
 

@@ -21,11 +21,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from earmark.limits import Algorithm
-from earmark.testing.table import BackendFactory, Row, Table
+from earmark.testing.shape import BackendFactory
+from earmark.testing.shown import shown
+from earmark.testing.table import Row, Table
 
 ALGORITHMS: Final[tuple[Algorithm, ...]] = ("fixed_window", "sliding_window", "token_bucket")
 
-_SHORT: Final = 40
+_SHORT: Final = 60
 _PROVES: Final = re.compile(r"((?:[RBC]\d+[a-z]?(?:, )?)+): (.*)", re.DOTALL)
 
 
@@ -131,5 +133,5 @@ class Cases:
 
 def _short(value: object) -> str:
     # A function's repr has its address, which no two processes have in common.
-    text = value if isinstance(value, str) else getattr(value, "__name__", None) or repr(value)
+    text = value if isinstance(value, str) else getattr(value, "__name__", None) or shown(value)
     return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"

@@ -221,9 +221,11 @@ AWKWARD: Final = [
 ]
 
 
-def expect_apart(what: str, other: object) -> None:
-    """Fail: something is kept where something else is, which is named where that is known."""
-    expect(f"{what} shares with", other or "another one", "nobody")
+def met(what: str, other: str | None) -> None:
+    """Fail: something is kept where another thing is, which is named where that is known."""
+    whose = "another" if other is None else ascii(other)
+    msg = f"{what}: got what is kept of {whose}, expected what is its own"
+    raise AssertionError(msg)
 
 
 @cases()
@@ -235,7 +237,7 @@ async def c67_no_two_keys_share(bench: Bench) -> None:
             (fresh,) = await table.limiter.peek(scope)
             if shared := fresh["tokens"].used:  # each key has an amount of its own
                 other = AWKWARD[shared - 1] if shared < n else None
-                expect_apart(f"the key {scope.key!r}", other)
+                met(f"the key {scope.key!a}", other)
             await table.play(R(f"r{n}", scope, tok=n))
         for n, status in enumerate(await table.limiter.peek(*scopes), 1):
             expect("status.key", status.key, AWKWARD[n - 1])
