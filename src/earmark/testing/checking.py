@@ -23,6 +23,9 @@ DEADLINE: Final = 60.0
 _MOST: Final = 20
 """So many kinds of failures are told in full."""
 
+_NAMED: Final = 5
+"""So many cases are named that fail by the cause of another."""
+
 _NOT_A_BACKENDS: Final = frozenset({*sys.stdlib_module_names, "anyio", "earmark", "trio"})
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 
@@ -190,8 +193,15 @@ def _report(failures: tuple[Failure, ...], cases: int) -> Iterator[str]:
     for first, *others in groups[:_MOST]:
         yield str(first)
         if others:
-            names = {first.case.name, *(one.case.name for one in others)}
-            what = "of its variants" if len(names) == 1 else "cases that fail alike"
-            yield f"    and {len(others)} more {what}"
+            yield f"    and {len(others)} more{_like(first, others)}"
     if left := groups[_MOST:]:
         yield f"and {len(left)} more: {', '.join(group[0].case.name for group in left)}"
+
+
+def _like(first: Failure, others: list[Failure]) -> str:
+    """What more has failed by the cause of the first."""
+    names = list(dict.fromkeys(one.case.name for one in others))
+    if names == [first.case.name]:
+        return " of its variants"
+    etc = ", …" if len(names) > _NAMED else ""
+    return f" cases that fail alike: {', '.join(names[:_NAMED])}{etc}"
