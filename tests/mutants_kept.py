@@ -1,6 +1,6 @@
 """Backends that do a message in part, for too short a time, or under the name of another: each the plain one, spoilt.
 
-Somebody who wrote a backend put these faults in, one by one, and the contract of that day passed them.
+Each passes whoever looks at one scope, one window and one minute, under keys of letters alone.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import inspect
 import subprocess
 import sys
 import traceback
-from collections import deque
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -14,8 +13,6 @@ import pytest
 
 from earmark import Limit, MemoryBackend, testing
 from earmark.backends import Hold
-from earmark.backends.tellers import Tellers
-from earmark.ids import name_of
 from earmark.testing import CONTRACT, ContractBroken, check_backend
 from earmark.testing.plain import PlainBackend
 from earmark.testing.pytest import contract_test
@@ -52,47 +49,6 @@ async def test_what_is_done_in_part_is_caught(mutant: type[PlainBackend], name: 
     for failure in caught.value.failures:
         assert isinstance(failure.error, AssertionError), failure
         assert "expected" in str(failure)
-
-
-class MakesHoldsAfresh(PlainBackend):
-    """What a backend does that keeps records: a hold that is given up, or asked for again, is another object."""
-
-    def now(self) -> int:
-        now = super().now()
-        given_up, self.desk.forgotten = self.desk.forgotten, deque()
-        self.desk.forgotten.extend(map(self.afresh, given_up))
-        return now
-
-    def find(self, hold: Hold) -> Hold | None:
-        found = super().find(hold)
-        return found and self.afresh(found)
-
-    def afresh(self, hold: Hold) -> Hold:
-        return Hold.restored(
-            name_of(hold.id),
-            hold.request_id,
-            hold.scopes,
-            dict(hold.asks),
-            lease_us=hold.lease_us,
-            seen=hold.seen,
-            at=hold.at,
-        )
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_r10_who_heard_of_an_admission_hears_of_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """R9, R10: from a store that makes its holds afresh too; the contract finds a library that looks at objects."""
-    proving = [case for case in CONTRACT if {"R9", "R10"} & {*case.rules}]
-    await check_backend(MakesHoldsAfresh, proving)
-    monkeypatch.setattr(Tellers, "add", lambda *_: None)
-    with pytest.raises(ContractBroken) as caught:
-        await check_backend(MakesHoldsAfresh, proving)
-    assert {failure.case.name for failure in caught.value.failures} == {
-        "r10_observers_hear_of_what_a_backend_gives_up",
-        "r9_an_admission_is_told_once",
-    }
 
 
 @pytest.mark.parametrize("make", [MemoryBackend, PlainBackend])

@@ -156,6 +156,17 @@ class Office:
         known = self.desk.handles.get(hold.alias)
         return None if known is None else known.holder_of(hold)
 
+    def own(self, standing: Hold, asked: Hold) -> Hold:
+        """What a store has answered with, as this process knows it.
+
+        Raises:
+            RequestIdConflict: it asks something else, of which the store knows nothing: what it spends.
+        """
+        mine = self.desk.own(standing)
+        if mine is not standing and not asked.repeats(mine):
+            raise RequestIdConflict(asked.name)
+        return mine
+
     def is_over(self, standing: Hold, over: Over) -> bool:
         """Whether somebody here has resolved what a store has answered with, since it was asked, or is about to.
 

@@ -124,6 +124,16 @@ class Desk:
         handles = self.handles
         return handles.get((id_of(request_id) or request_id,)) or handles.get(request_id)
 
+    def own(self, hold: Hold) -> Hold:
+        """This process's own record of what a store has answered with, if it has one: it knows more."""
+        known = self.handles.get(hold.alias)
+        if known is not None and known.hold.id == hold.id:
+            return known.hold
+        for noted in tuple(self.dropped):
+            if noted.hold.id == hold.id:
+                return noted.hold
+        return hold
+
 
 class Instant(Protocol):
     """The two messages of every request as plain functions, of a store that never waits."""

@@ -151,10 +151,14 @@ class Hold:
         return again
 
     def repeats(self, other: Hold) -> bool:
-        """Whether this asks the same of the same keys, in whatever order (R9)."""
+        """Whether this asks the same of the same keys, in whatever order (R9).
+
+        Another that was made of a store's record has no charge: what that spends the ledger knows.
+        """
         mine, theirs = self.scopes, other.scopes
         same_keys = {scope.key for scope in mine} == {scope.key for scope in theirs}
-        same_charge = getattr(self, "charge", None) == getattr(other, "charge", None)
+        charge = getattr(self, "charge", None)
+        same_charge = charge == getattr(other, "charge", charge)
         same_asks = _beyond_unasked(self.asks) == _beyond_unasked(other.asks)
         return same_keys and same_asks and same_charge
 
