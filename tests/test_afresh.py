@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from earmark import Limiter, RequestIdConflict
