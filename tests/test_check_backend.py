@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 import traceback
@@ -244,6 +245,37 @@ def test_the_failing_test_of_a_case_says_what_it_proves(pytester: pytest.Pyteste
     assert done.ret == 1
     done.stdout.re_match_lines_random(
         [r".*got .*1 used before, 2 after.*expected.*", r".*C9: B's refusal.*"]
+    )
+
+
+def test_pytest_is_told_once_that_there_is_no_backend(pytester: pytest.Pytester) -> None:
+    """The face for pytest: where nothing can be played one test fails, and the others say why they were skipped."""
+    pytester.makepyfile(
+        """
+        import pytest
+        from earmark.testing import CONTRACT
+        from earmark.testing.pytest import contract_test
+        from tests.test_check_backend import no_desk
+
+        @pytest.fixture
+        def anyio_backend():
+            return "asyncio"
+
+        test_contract = contract_test(no_desk, CONTRACT[:5])
+        """
+    )
+    done = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rs")
+    done.assert_outcomes(failed=1, skipped=4)
+    done.stdout.re_match_lines_random([r".*PlainBackend has no `desk`.*"])
+
+
+def test_the_numbers_of_a_failure_are_described() -> None:
+    """Each rule that a case names is on the page to which a report leads; the sample has as many cases as there are."""
+    text = (ROOT_OF_DOCS.parent / "rules.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"^(?:\*\*|\| )(R\d+)\b", text, re.MULTILINE))
+    assert {rule for case in CONTRACT for rule in case.rules if rule.startswith("R")} <= described
+    assert f" of {len(CONTRACT)} cases fail (docs/rules.md" in ROOT_OF_DOCS.read_text(
+        encoding="utf-8"
     )
 
 

@@ -199,7 +199,8 @@ class Backend(Protocol):
     ) -> bool:
         """Turn the holds into what was used (R6), and free the slots; True iff it was open.
 
-        `cancel` and `withdraw` give everything back.
+        `cancel` gives everything back. So does `withdraw`, unless somebody else was given the reservation since: then
+        it changes nothing, and is False.
         """
         ...
 
@@ -208,7 +209,9 @@ class Backend(Protocol):
     ) -> bool:
         """Count what no hold covers, under a scope's limits or under a bare key (R8).
 
-        A bare key counts `tokens` alone. False iff the same `request_id` was counted before for this key.
+        A bare key counts `tokens` alone: in the fixed windows of a minute, an hour and a day always, and in every other
+        limit on them under which it still counts. False iff the same `request_id` was counted before for this key, or
+        nothing was to be counted.
         """
         ...
 
@@ -221,15 +224,18 @@ class Backend(Protocol):
         ...
 
     async def reset(self, scopes: tuple[Scope, ...]) -> None:
-        """Forget what the limits of these scopes have used; slots stay."""
+        """Forget what the limits of these scopes have used; slots stay. Open holds have nothing of it to give back."""
         ...
 
     def attend(self, hold: Hold) -> None:
-        """From now on the holder is at work in this process: the backend renews by itself (R10)."""
+        """From now on the holder is at work in this process: the backend renews by itself (R10).
+
+        It must not wait. What is over stays over, a slot that has lapsed among that.
+        """
         ...
 
     def release(self, hold: Hold) -> None:
-        """The holder has handed the reservation over: its lease runs, and nobody here renews it."""
+        """The holder has handed it over: its lease runs, and nobody here renews it. It must not wait."""
         ...
 
     def health(self) -> Health:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -62,7 +62,7 @@ class Case:
     variant: str
     rules: tuple[str, ...]
     says: str
-    body: Callable[[Bench], Awaitable[None]]
+    body: Callable[[Bench], Awaitable[None]] = field(repr=False)
 
     async def check(self, make: BackendFactory) -> None:
         """Play it on backends that `make` makes.
