@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from decimal import Decimal
 from typing import Any
 
@@ -33,11 +32,11 @@ def anyio_backend() -> str:
 class MakesHoldsAfresh(PlainBackend):
     """What a backend does that keeps records: a hold that is given up, or asked for again, is another object."""
 
-    def now(self) -> int:
-        now = super().now()
-        given_up, self.desk.forgotten = self.desk.forgotten, deque()
-        self.desk.forgotten.extend(map(self.afresh, given_up))
-        return now
+    async def reserve(self, hold: Hold) -> Hold | None:
+        standing = await super().reserve(hold)
+        for one in self.open.values():
+            one.hold = self.afresh(one.hold)
+        return standing
 
     def find(self, hold: Hold) -> Hold | None:
         found = super().find(hold)
