@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, cast
 
 from earmark.answers import Denial, LimitStatus, ScopeStatus
+from earmark.core.admission import keep_tightest
 from earmark.errors import BackendUnavailable, RateLimited, Refused
 from earmark.http.bodies import BODIES, Said, Style, longest, said_by_budget, said_by_limits
 from earmark.http.fields import Fields, go_duration, policy_name, rate_limit_fields, whole
-from earmark.limits import CONCURRENCY, Scope
+from earmark.limits import CONCURRENCY
 
 __all__ = [
     "Admission",
@@ -60,13 +61,8 @@ class Admission(Protocol):
     """What was admitted: a `Reservation`, or an attempt of a `once`."""
 
     @property
-    def scopes(self) -> tuple[Scope, ...]:
-        """Its scopes."""
-        ...
-
-    @property
-    def statuses(self) -> tuple[ScopeStatus, ...]:
-        """One status per scope."""
+    def binding(self) -> Mapping[str, LimitStatus]:
+        """By metric, the limit of an enforcing scope that has the least left."""
         ...
 
 
@@ -181,23 +177,19 @@ def rate_limit_headers(
     Raises:
         ValueError: another header family.
     """
+    bound: Mapping[str, LimitStatus] | None = getattr(admission, "binding", None)
+    if bound is None:
+        bound = _binding(cast("Iterable[ScopeStatus]", admission))
+    return rate_limit_fields(bound, fields or ("openai",), now)
+
+
+def _binding(statuses: Iterable[ScopeStatus]) -> dict[str, LimitStatus]:
     binding: dict[str, LimitStatus] = {}
-    for status in _enforced(admission):
+    for status in statuses:
         for one in status.limits:
-            metric = one.limit.metric
-            tightest = binding.get(metric)
-            if tightest is None or one.remaining < tightest.remaining:
-                binding[metric] = one
+            keep_tightest(binding, one)
     binding.pop(CONCURRENCY, None)
-    return rate_limit_fields(binding, fields or ("openai",), now)
-
-
-def _enforced(admission: Admission | Iterable[ScopeStatus]) -> Iterable[ScopeStatus]:
-    statuses: tuple[ScopeStatus, ...] | None = getattr(admission, "statuses", None)
-    if statuses is None:
-        return cast("Iterable[ScopeStatus]", admission)
-    scopes = cast("Admission", admission).scopes
-    return [status for scope, status in zip(scopes, statuses, strict=True) if scope.enforce]
+    return binding
 
 
 def _binding_denials(error: Refused | BackendUnavailable) -> dict[str, LimitStatus]:
