@@ -27,7 +27,15 @@ from typing import Any, Final, Literal, Protocol, cast
 from earmark.answers import Denial, LimitStatus, ScopeStatus
 from earmark.core.admission import keep_tightest
 from earmark.errors import BackendUnavailable, RateLimited, Refused
-from earmark.http.bodies import BODIES, Said, Style, longest, said_by_budget, said_by_limits
+from earmark.http.bodies import (
+    BODIES,
+    FIELDS_OF,
+    Said,
+    Style,
+    longest,
+    said_by_budget,
+    said_by_limits,
+)
 from earmark.http.fields import Fields, go_duration, policy_name, rate_limit_fields, whole
 from earmark.limits import CONCURRENCY
 
@@ -47,12 +55,6 @@ __all__ = [
 
 BudgetStatus = Literal[402, 403, 429]
 """What a budget's refusal is: payment required, forbidden, or too many requests."""
-
-_FIELDS_OF: Final[Mapping[Style, Fields]] = {
-    "openai": "openai",
-    "anthropic": "anthropic",
-    "problem": "ietf",
-}
 
 _PASSED_ON: Final = ("retry-after", "retry-after-ms", "x-should-retry")
 
@@ -107,8 +109,8 @@ def answer_to(
     Raises:
         ValueError: another style, header family or status.
     """
-    if style not in _FIELDS_OF:
-        msg = f"style must be one of {', '.join(_FIELDS_OF)}, not {style!r}"
+    if style not in FIELDS_OF:
+        msg = f"style must be one of {', '.join(FIELDS_OF)}, not {style!r}"
         raise ValueError(msg)
     if budget_status not in {402, 403, 429}:
         msg = f"budget_status must be 402, 403 or 429, not {budget_status!r}"
@@ -121,7 +123,7 @@ def answer_to(
         )
     else:
         said = said_by_budget(error, budget_status, details=details)
-    families = (_FIELDS_OF[style],) if fields is None else tuple(fields)
+    families = (FIELDS_OF[style],) if fields is None else tuple(fields)
     media_type = "application/problem+json" if style == "problem" else "application/json"
     headers = {"content-type": media_type, **retry_headers(error)}
     headers.update(rate_limit_fields(_binding_denials(error), families))
