@@ -13,6 +13,7 @@ from typing import Any, Final
 import anyio
 import httpx
 import pytest
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from earmark import Limiter, Limits, MemoryBackend, RateLimited, Scope
@@ -54,11 +55,12 @@ class Body(httpx.AsyncByteStream):
 
 
 class World:
-    """A limiter, and two providers that give the same answer."""
+    """A limiter, and two providers; what the second answers is told where it matters."""
 
-    def __init__(self, answer: Body, *, status: int = 200) -> None:
+    def __init__(self, answer: Body, other: Body | None = None, *, status: int = 200) -> None:
         self.limiter = Limiter(MemoryBackend(clock=ManualClock(20.0)))
         self.answer = answer
+        self._answers = {"main": answer, "spare": other or answer}
         self.asked: list[str] = []
         self._status = status
         self._client = httpx.AsyncClient(transport=httpx.MockTransport(self._provider))
@@ -66,7 +68,7 @@ class World:
     def _provider(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request.url.host)
         headers = {"content-type": "application/x-own", "retry-after": "7", "x-secret": "1"}
-        return httpx.Response(self._status, headers=headers, stream=self.answer)
+        return httpx.Response(self._status, headers=headers, stream=self._answers[request.url.host])
 
     async def send(self, **body: Any) -> Response:
         targets = [
@@ -130,6 +132,36 @@ async def test_c44_a_whole_answer_is_passed_on_and_settled(status: int, tokens: 
     assert response.headers["x-ratelimit-remaining-tokens"] == "7000"
     assert "x-secret" not in response.headers
     assert await world.used() == {"requests": 1, "tokens": tokens, "concurrency": 0}
+
+
+async def test_c44_a_provider_that_refuses_unbilled_gets_all_back_before_the_next_one() -> None:
+    """C44: its connection too; of the last one the refusal is the answer, and counts as a request that used nothing."""
+    refusals = Body(b"{}"), Body(b"{}")
+    world = World(*refusals, status=429)
+    assert (await world.send()).status_code == 429
+    assert world.asked == ["main", "spare"]
+    assert all(refusal.closed for refusal in refusals)
+    assert (await world.used(MAIN))["requests"] == 0
+    assert (await world.used(SPARE))["requests"] == 1
+    assert await world.used() == {"requests": 1, "tokens": 0, "concurrency": 0}
+
+
+async def test_b35_a_client_that_is_gone_before_the_stream_begins_lets_the_provider_go() -> None:
+    """B35: nothing of it was read, so that nothing but the response itself knows of the connection."""
+    world = World(Body(FINISHES % 0, USAGE, DONE))
+    response = await world.send(stream=True)
+    connection = {"type": "http", "asgi": {"spec_version": "2.4"}}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(_: object) -> None:
+        raise OSError
+
+    with pytest.raises(ClientDisconnect):
+        await response(connection, receive, send)
+    assert world.answer.closed
+    assert await world.used() == {"requests": 1, "tokens": 3_000, "concurrency": 0}
 
 
 async def test_c29_a_provider_without_room_is_passed_over() -> None:
