@@ -375,7 +375,11 @@ async def test_the_live_view_outlives_an_outage(monkeypatch: pytest.MonkeyPatch)
         return table(rows, said)
 
     monkeypatch.setattr(live, "table", told)
-    for outage in (BackendUnavailable("gone"), redis.ConnectionError("gone")):
+    for outage in (
+        BackendUnavailable("gone"),
+        redis.ConnectionError("gone"),
+        redis.exceptions.RedisClusterException("gone"),
+    ):
         server: Any = Server(None, outage, None, ValueError("the end"))
         with pytest.raises(ValueError, match="the end"):
             await top._live(0)(server, 5)
@@ -405,6 +409,7 @@ def drained(screen: int) -> None:
     ("words", "said"),
     [
         (["--redis", "redis://user:secret@127.0.0.1:1", "--once"], "127.0.0.1:1"),
+        (["--redis", "redis://user:secret@127.0.0.1:1", "--once", "--cluster"], "127.0.0.1:1"),
         (["--redis", "http://nowhere", "--once"], "URL"),
         (["--redis", "redis://127.0.0.1:1", "--once", "--namespace", "a:b"], "namespace"),
         (["--redis", "redis://127.0.0.1:1", "--once", "--policies", "none.yaml"], "no such file"),

@@ -6,6 +6,7 @@ not be allowed to.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ from earmark.limits import Scope
 
 # The server's clock; and for how long things are kept, of which nothing is written here.
 _HEADER: Final = ("", "0", "0", "0")
+
+# A script's user may not run a command, as servers of several releases say it.
+_DENIED: Final = re.compile(r"NOPERM|no permissions|can't (?:run|access)")
 
 Read = ScopeStatus | EarmarkError
 
@@ -48,6 +52,7 @@ class Reader:
 
         Raises:
             BackendUnavailable, redis.RedisError: the server cannot be reached.
+            StoreError: a right is missing: what is read without it is not all there is.
         """
         limited = tuple(scope for scope in scopes if scope.limits.all)
         groups = groups_of(limited) if self._clustered else [limited]
@@ -88,6 +93,8 @@ def _told(scopes: Sequence[Scope], answer: object) -> Iterator[Read]:
 def _status(scope: Scope, text: str) -> Read:
     _, word, rest = text.split(" ", 2)
     if word == "failed":
+        if _DENIED.search(rest):
+            raise StoreError(rest)
         return StoreError(rest)
     at, *seen = rest.split(" ")
     (status,) = statuses((scope,), None, states((scope,), seen), int(at))
