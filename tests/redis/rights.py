@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 DOCUMENTS: Final = Path(__file__).parent.parent.parent / "docs"
-PASSWORD: Final = "open sesame"
+PASSWORD: Final = "open sesame"  # noqa: S105 - of servers that a test starts
 
 
 def acl_file() -> str:

@@ -40,7 +40,7 @@ class Guarded(RedisServer):
 
     def client(self, **options: Any) -> redis.Redis:
         """As `operator`."""
-        return super().client(username="operator", password="sesame", **options)
+        return super().client(**{"username": "operator", "password": "sesame", **options})
 
 
 def configuration(users: Path) -> list[str]:

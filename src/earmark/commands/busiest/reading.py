@@ -1,7 +1,7 @@
 """What limits have used, by the script of `peek` and on a connection of redis-py's: with rights to read, and no others.
 
-A backend would try on a key of its own whether it may write, and write there after an outage. Whoever only looks on need
-not be allowed to.
+A backend would try on a key of its own whether it may write, and write there after an outage. Whoever only looks on
+need not be allowed to.
 """
 
 from __future__ import annotations
