@@ -95,20 +95,24 @@ async def cost_of_arrivals(
     One caller who asks again at once finds everything warm, and a hundred of them always share: a gateway is neither.
     """
     arrivals, lasts = effort.of(ARRIVALS), effort.seconds * 4
-    chance = random.Random(rate)
+    chance, loop = random.Random(rate), asyncio.get_running_loop()
+
+    async def until(due: float) -> None:
+        is_due = asyncio.Event()
+        loop.call_at(due, is_due.set)
+        await is_due.wait()
 
     async def request(number: int) -> None:
         reservation = await limiter.pre_commit(*asked[number % len(asked)], tokens=500)
-        await asyncio.sleep(lasts)
+        await until(loop.time() + lasts)
         await reservation.settle_success(320)
 
     async def all_of_them() -> None:
-        loop = asyncio.get_running_loop()
         due = loop.time()
         async with asyncio.TaskGroup() as group:
             for number in range(arrivals):
                 due += chance.expovariate(rate)
-                await asyncio.sleep(due - loop.time())
+                await until(due)
                 group.create_task(request(number))
 
     return await taken([server], all_of_them(), arrivals)

@@ -72,7 +72,7 @@ async def test_the_documented_server_loses_nothing_when_it_is_killed(
     """B52: with its ACL file and its append-only file; and there is nothing to warn of."""
     with guarded.client() as client:
         assert client.config_get("appendonly") == {"appendonly": "yes"}
-        assert client.acl_getuser("default")["enabled"] is False
+        assert (client.acl_getuser("default") or {})["enabled"] is False
     url = f"redis://gateway:sesame@{HOST}:{guarded.port}"
     async with Limiter(RedisBackend.from_url(url, timeout=5)) as limiter:
         async with await limiter.pre_commit(ALICE, TEAM, tokens=900) as reservation:

@@ -19,6 +19,7 @@ import anyio.to_thread
 import pytest
 import redis
 from redis.crc import key_slot
+from redis.exceptions import RedisClusterException
 from rich.console import Console
 from rich.table import Table
 
@@ -378,7 +379,7 @@ async def test_the_live_view_outlives_an_outage(monkeypatch: pytest.MonkeyPatch)
     for outage in (
         BackendUnavailable("gone"),
         redis.ConnectionError("gone"),
-        redis.exceptions.RedisClusterException("gone"),
+        RedisClusterException("gone"),
     ):
         server: Any = Server(None, outage, None, ValueError("the end"))
         with pytest.raises(ValueError, match="the end"):

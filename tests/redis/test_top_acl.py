@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 import redis
+from redis.exceptions import RedisClusterException
 
 from earmark import EarmarkError, Limiter, Limits, RedisBackend, Scope
 from earmark.commands import main
@@ -121,5 +122,5 @@ async def test_a_cluster_takes_two_more() -> None:
             for missing in ON_A_CLUSTER:
                 poor = [*words, *ON_A_CLUSTER, missing.replace("+", "-")]
                 url = url_of_watcher(cluster.masters, poor)
-                with pytest.raises((redis.RedisError, redis.exceptions.RedisClusterException)):
+                with pytest.raises((redis.RedisError, RedisClusterException)):
                     await limits_seen(url, cluster=True)
