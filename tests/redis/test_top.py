@@ -19,7 +19,7 @@ import anyio.to_thread
 import pytest
 import redis
 from redis.crc import key_slot
-from redis.exceptions import RedisClusterException
+from redis.exceptions import MasterDownError, RedisClusterException
 from rich.console import Console
 from rich.table import Table
 
@@ -379,6 +379,8 @@ async def test_the_live_view_outlives_an_outage(monkeypatch: pytest.MonkeyPatch)
     for outage in (
         BackendUnavailable("gone"),
         redis.ConnectionError("gone"),
+        redis.TimeoutError("gone"),
+        MasterDownError("gone"),  # of SCAN, while another master is made
         RedisClusterException("gone"),
     ):
         server: Any = Server(None, outage, None, ValueError("the end"))
@@ -387,6 +389,9 @@ async def test_the_live_view_outlives_an_outage(monkeypatch: pytest.MonkeyPatch)
         assert server.looks == []
         assert shown == ["1 scope", "as it was: gone", "1 scope"]
         shown.clear()
+    denied: Any = Server(None, redis.ResponseError("NOPERM"))
+    with pytest.raises(redis.ResponseError):
+        await top._live(0)(denied, 5)
     server = Server(BackendUnavailable("not there"))
     with pytest.raises(BackendUnavailable):
         await top._live(0)(server, 5)

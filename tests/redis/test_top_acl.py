@@ -10,7 +10,7 @@ import pytest
 import redis
 from redis.exceptions import RedisClusterException
 
-from earmark import EarmarkError, Limiter, Limits, RedisBackend, Scope
+from earmark import BackendUnavailable, EarmarkError, Limiter, Limits, RedisBackend, Scope
 from earmark.commands import main
 from earmark.commands.busiest.watch import Watch
 from tests.redis.rights import PASSWORD, commands, rights
@@ -98,6 +98,22 @@ async def test_each_of_them_is_needed(server: RedisServer, command: str) -> None
         url = url_of_watcher([server], [*rights("watcher"), f"-{command}"])
         with pytest.raises((EarmarkError, redis.RedisError), match=r"permissions|can't run"):
             await limits_seen(url)
+
+
+async def test_a_server_that_serves_nothing_for_a_while_is_an_outage(server: RedisServer) -> None:
+    """The view goes on with what it had, and looks again: here while a replica has no master."""
+    async with at_work(server.url):
+        watch = Watch(server.url, namespace=NAMESPACE, cluster=False, limits_of=lambda _: None)
+        await watch.look()
+        told(server, "CONFIG", "SET", "replica-serve-stale-data", "no")
+        told(server, "REPLICAOF", HOST, 1)
+        try:
+            with pytest.raises(BackendUnavailable, match="MASTERDOWN"):
+                await watch.rows()
+        finally:
+            told(server, "REPLICAOF", "NO", "ONE")
+        assert len(await watch.rows()) == 5
+        await watch.aclose()
 
 
 def test_a_refusal_is_a_line_and_an_exit_code(

@@ -122,6 +122,7 @@ def _live(every: float) -> Callable[[Watch, int], Awaitable[None]]:
         raise ImportError(msg) from error
     from redis import exceptions
 
+    from earmark.backends.redis.failures import is_outage
     from earmark.commands.busiest.live import table
     from earmark.errors import BackendUnavailable
 
@@ -135,12 +136,11 @@ def _live(every: float) -> Callable[[Watch, int], Awaitable[None]]:
                 try:
                     await watch.look()
                     rows, said = await watch.rows(), watch.said
-                except (
-                    BackendUnavailable,
-                    exceptions.ConnectionError,
-                    exceptions.TimeoutError,
-                    exceptions.RedisClusterException,  # no node can be reached
-                ) as outage:
+                except exceptions.RedisError as error:
+                    if not is_outage(error):
+                        raise
+                    said = f"as it was: {error}"
+                except (BackendUnavailable, exceptions.RedisClusterException) as outage:
                     said = f"as it was: {outage}"
 
     return show
