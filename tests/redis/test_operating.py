@@ -15,6 +15,7 @@ import redis
 from earmark import Limit, Limiter, Limits, RateLimited, RedisBackend, Scope
 from tests.redis.rights import DOCUMENTS, acl_file
 from tests.servers import HOST, RedisServer
+from tests.versions import VERSIONS, program_of
 
 pytestmark = pytest.mark.anyio
 
@@ -54,12 +55,14 @@ def configuration(users: Path) -> list[str]:
     return words
 
 
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Guarded]:
+@pytest.fixture(params=VERSIONS)
+def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Guarded]:
     """Such a server. The disk is waited for, since which second is lost else is chance."""
     users = tmp_path / "users.acl"
     users.write_text(acl_file(), encoding="utf-8")
-    server = Guarded(*configuration(users), "--appendfsync", "always")
+    server = Guarded(
+        *configuration(users), "--appendfsync", "always", program=program_of(request.param)
+    )
     try:
         yield server.start()
     finally:
