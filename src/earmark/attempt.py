@@ -75,7 +75,7 @@ class Shared(Reservation):
         used = {**at_least, **exact}
         if self._state == "settled":
             if any(used.values()):
-                self._office.desk.dropped.append(_Addition(self, self._hold, used))
+                self._office.desk.note(_Addition(self, self._hold, used))
         elif verb == "settle":
             self._drop("settle", exact, at_least)
         else:

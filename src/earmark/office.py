@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from earmark.backends.crossings import Over
-from earmark.backends.protocol import Backend, Handle, Instant, Known
+from earmark.backends.protocol import Backend, Desk, Handle, Instant, Known
 from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
@@ -144,12 +144,7 @@ class Office:
             hold: that of the handle which is done.
             over: the reservation is, whoever else has a handle of it. A caller that was cancelled is not all of them.
         """
-        handles = self.desk.handles
-        known = handles.get(hold.alias)
-        if known is not None and (known.hold is hold or (over and known.hold.id == hold.id)):
-            handles.pop(hold.alias, None)
-        if over:
-            self.desk.crossings.ended(hold)
+        _sign_off(self.desk, hold, over=over)
 
     def handle_of(self, hold: Hold) -> Handle | None:
         """The handle of this very hold, if somebody still has it."""
@@ -216,37 +211,57 @@ class Office:
             known = {metric: amount for metric, amount in at_least.items() if amount}
             self.tell(kind, hold, {**known, **exact})
 
-    async def tidy(self) -> None:
+    def tidy(self) -> Coroutine[Any, Any, None]:
         """Do what finalisers could only note, and report what the store gave up (R15)."""
-        desk = self.desk
-        todo = len(desk.dropped)
-        while todo > 0:
-            todo -= 1
-            try:
-                noted = desk.dropped.popleft()
-            except IndexError:  # other threads and tasks tidy as well
-                break
-            if noted.hold.name in desk.asked.values():
-                desk.dropped.append(noted)  # it may be about to find another holder
-                continue
-            before = len(desk.dropped)
-            failed = await noted.do()
-            del noted  # whoever it has held may be collected now, and note more
-            todo += max(len(desk.dropped) - before - failed, 0)
-        self.report_forgotten()
+        return tidy(self.desk)
+
+    def serve_here(self) -> None:
+        """Have the loop that runs this do what finalisers note from now on."""
+        self.desk.serve(tidy)
 
     def report_forgotten(self) -> None:
         """Tell whoever heard of its admission that the store gave a reservation up."""
-        forgotten = self.desk.forgotten
-        while forgotten:
-            try:
-                hold = forgotten.popleft()
-            except IndexError:  # another thread reports as well
-                break
-            self.sign_off(hold)
-            teller = getattr(hold, "told", None)
-            if isinstance(teller, Office):
-                teller.tell("expired", hold)
+        _report_forgotten(self.desk)
+
+
+async def tidy(desk: Desk) -> None:
+    """Do what finalisers could only note at a desk, and report what the store gave up."""
+    todo = len(desk.dropped)
+    while todo > 0:
+        todo -= 1
+        try:
+            noted = desk.dropped.popleft()
+        except IndexError:  # other threads and tasks tidy as well
+            break
+        if noted.hold.name in desk.asked.values():
+            desk.dropped.append(noted)  # it may be about to find another holder
+            continue
+        before = len(desk.dropped)
+        failed = await noted.do()
+        del noted  # whoever it has held may be collected now, and note more
+        todo += max(len(desk.dropped) - before - failed, 0)
+    _report_forgotten(desk)
+
+
+def _report_forgotten(desk: Desk) -> None:
+    forgotten = desk.forgotten
+    while forgotten:
+        try:
+            hold = forgotten.popleft()
+        except IndexError:  # another thread reports as well
+            break
+        _sign_off(desk, hold)
+        teller = getattr(hold, "told", None)
+        if isinstance(teller, Office):
+            teller.tell("expired", hold)
+
+
+def _sign_off(desk: Desk, hold: Hold, *, over: bool = True) -> None:
+    known = desk.handles.get(hold.alias)
+    if known is not None and (known.hold is hold or (over and known.hold.id == hold.id)):
+        desk.handles.pop(hold.alias, None)
+    if over:
+        desk.crossings.ended(hold)
 
 
 def log_unresolved(hold: Hold, why: BaseException) -> None:

@@ -221,7 +221,7 @@ class Reservation:
 
     def _stream_dropped(self, conclude: Conclude) -> None:
         self._office.sign_off(self._hold)
-        self._office.desk.dropped.append(DroppedStream(self._hold, conclude, self._heard_dropped))
+        self._office.desk.note(DroppedStream(self._hold, conclude, self._heard_dropped))
 
     def _heard_dropped(self, observed: Observed) -> None:
         self._drop(*after_stream(observed))
@@ -308,8 +308,8 @@ class Reservation:
     ) -> None:
         if self._handed_over:
             return
-        if isinstance(error, GeneratorExit) and not self._office.instant:
-            self._drop()  # whoever ran the block is being collected: nothing can be awaited here
+        if isinstance(error, GeneratorExit) and not self._is_instant:
+            self._drop()  # it may be a coroutine that is closed, where nothing can be awaited: a loop does it soon
         elif error is None or isinstance(error, Exception):
             await self.close_reserved_only()
         else:
@@ -345,7 +345,7 @@ class Reservation:
         if (state := MOVES[self._state].get(verb)) is not None:
             self._state = state
             noted = Dropped(self._office, self._hold, verb, exact, at_least, bill)
-            self._office.desk.dropped.append(noted)
+            self._office.desk.note(noted)
 
 
 class Dropped(NamedTuple):

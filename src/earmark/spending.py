@@ -128,6 +128,7 @@ class Till:
             if waited:
                 charge = self._as_of_now(charge)
             await self._ledger.hold(charge)
+            self._office.serve_here()
         except BaseException as error:
             await self._give_back(standing, error, mine=standing is hold, limited=limited)
             if isinstance(error, BudgetExceeded):
@@ -170,7 +171,7 @@ class Till:
         office = self._office if refused else self.limited if limited else self.unlimited
         noted = Dropped(office, hold, "withdraw" if mine else "cancel")
         if isinstance(error, GeneratorExit):  # nothing can be awaited any more
-            office.desk.dropped.append(noted)
+            office.desk.note(noted)
         else:
             await noted.do()
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from earmark.backends.crossings import Crossings
+from earmark.backends.delivery import Loop, loop_of, running
 from earmark.backends.health import Health
 from earmark.backends.queues import Queues
 from earmark.clock import Clock
@@ -78,13 +80,20 @@ class Known(NamedTuple):
         return handle if handle is not None and handle.state == "open" else None
 
 
+Deliver = Callable[["Desk"], Coroutine[Any, Any, None]]
+"""Does what a desk has noted."""
+
+_NO_LOOPS: Final[Mapping[object, Loop]] = {}
+
+
 class Desk:
     """What the limiters of this process share about one backend; every backend has one of its own.
 
     Attributes:
         handles: the open handles by the aliases of their holds, so that an id asked twice is one object (R9).
-        dropped: what finalisers noted. Appending needs no lock, so that they may run inside one (R15); the
-            next message does the work.
+        dropped: what finalisers noted. Appending needs no lock, so that they may run inside one (R15); a loop does
+            the work soon, or the next message does.
+        loops: on which a store that suspends was asked.
         lock: to be held while a handle is found or made for a hold, so that threads find one.
         asked: request ids for which a store is being asked, by the identity of the hold that asks.
         forgotten: holds that the store gave up unresolved; the next message reports them.
@@ -93,9 +102,23 @@ class Desk:
         owed: the names of reservations whose resolution the store has yet to hear of.
     """
 
-    __slots__ = ("asked", "crossings", "dropped", "forgotten", "handles", "lock", "owed", "queues")
+    __slots__ = (
+        "_deliver",
+        "asked",
+        "crossings",
+        "dropped",
+        "forgotten",
+        "handles",
+        "lock",
+        "loops",
+        "owed",
+        "queues",
+    )
+
+    _deliver: Deliver
 
     def __init__(self) -> None:
+        self.loops: Mapping[object, Loop] = _NO_LOOPS
         self.handles: dict[object, Known] = {}
         self.lock = threading.RLock()  # a finaliser may run inside it
         self.asked: dict[int, str] = {}
@@ -109,6 +132,25 @@ class Desk:
         """Who answers to a request id: an id of the library's is meant before a name that reads the same."""
         handles = self.handles
         return handles.get((id_of(request_id) or request_id,)) or handles.get(request_id)
+
+    def serve(self, deliver: Deliver) -> None:
+        """Have the loop that runs this do what is noted from now on, by `deliver`."""
+        loop = running()
+        if loop is not None and loop not in self.loops:
+            # Replaced, never changed: finalisers and other threads may be reading it.
+            going = {one: on for one, on in self.loops.items() if not on.is_over()}
+            self.loops = going | {loop: loop_of(loop)}
+            self._deliver = deliver
+
+    def note(self, *noted: Noted) -> None:
+        """Note work on what nobody holds any more. From anywhere (R15)."""
+        self.dropped.extend(noted)
+        self.call()
+
+    def call(self) -> None:
+        """Have what is noted done soon, where a loop can; else the next message does it. From anywhere."""
+        for loop in self.loops.values():
+            loop.call(partial(self._deliver, self))
 
 
 class Instant(Protocol):
