@@ -93,25 +93,24 @@ class Asker:
         office: whose backend.
     """
 
-    __slots__ = ("_instant", "_office")
+    __slots__ = ("_instant", "_office", "_serves")
 
     def __init__(self, office: Office) -> None:
         self._office = office
+        self._serves = not office.desk.tells_loops
         self._instant = office.backend.instant
 
     async def __call__(self, hold: Hold) -> Hold | None:
         """What stands after `hold` was sent; None: a limit refused (R9, R16)."""
         office = self._office
         desk = office.desk
-        if desk.dropped:  # whoever waits for room may wait for that of a dropped handle
-            await office.tidy()
         if self._instant is not None:
+            if desk.dropped:  # whoever waits for room may wait for that of a dropped handle
+                await office.tidy()
             return self._instant.reserve(hold)
         desk.asked[id(hold)] = hold.name
         try:
             standing = await office.backend.reserve(hold)
-            office.serve_here()
-            return standing
         except EarmarkError:
             raise
         except GeneratorExit:  # nothing can be awaited any more
@@ -121,6 +120,10 @@ class Asker:
             # Whether it was applied is unknown: it is taken back by its id.
             await self._withdraw(*self._withdrawals(hold))
             raise
+        else:
+            if self._serves:
+                desk.serve_here()
+            return standing
         finally:
             del desk.asked[id(hold)]
             if desk.dropped:  # what has waited for the answer

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from earmark.backends.crossings import Over
 from earmark.backends.protocol import Backend, Desk, Handle, Instant, Known
@@ -22,8 +22,9 @@ from earmark.tokens import Tokens
 
 if TYPE_CHECKING:
     from earmark.streams.draining import ReadOn
-    from earmark.streams.observed import ObservedStream
+    from earmark.streams.observed import Observed, ObservedStream
     from earmark.streams.options import Options, StreamOptions
+    from earmark.streams.telling import Conclude
 
 logger = logging.getLogger("earmark")
 
@@ -102,6 +103,7 @@ class Office:
         self.instant = alone and all(participant.instant for participant in participants)
         self.assured = alone and len(participants) == 1 and participants[0].assured
         self.desk = backend.desk
+        self.desk.deliver = tidy
         self.observers = observers
         self.tokens = tokens
         self.task_groups: dict[object, ReadOn] = {}
@@ -215,10 +217,6 @@ class Office:
         """Do what finalisers could only note, and report what the store gave up (R15)."""
         return tidy(self.desk)
 
-    def serve_here(self) -> None:
-        """Have the loop that runs this do what finalisers note from now on."""
-        self.desk.serve(tidy)
-
     def report_forgotten(self) -> None:
         """Tell whoever heard of its admission that the store gave a reservation up."""
         _report_forgotten(self.desk)
@@ -262,6 +260,19 @@ def _sign_off(desk: Desk, hold: Hold, *, over: bool = True) -> None:
         desk.handles.pop(hold.alias, None)
     if over:
         desk.crossings.ended(hold)
+
+
+class DroppedStream(NamedTuple):
+    """A stream that nobody holds any more, as its finaliser notes it: what was observed is found out later."""
+
+    hold: Hold
+    conclude: Conclude
+    hear: Callable[[Observed], None]
+
+    async def do(self) -> bool:
+        """Ask the dialect and the estimator, and note how they say that it is to be resolved."""
+        self.hear(self.conclude())
+        return False
 
 
 def log_unresolved(hold: Hold, why: BaseException) -> None:

@@ -8,7 +8,7 @@ stream takes it over, and a handle that is collected while open is abandoned and
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterable, Coroutine, Mapping
 from contextlib import nullcontext
 from decimal import Decimal
 from functools import partial
@@ -23,7 +23,7 @@ from earmark.core.settlement import NOTHING, Amounts, known_of
 from earmark.ending import Ending, after_stream
 from earmark.limits import Scope
 from earmark.moves import MOVES, Resolved, State
-from earmark.office import Office, log_unresolved, stream_makers
+from earmark.office import DroppedStream, Office, log_unresolved, stream_makers
 from earmark.shielding import at_once, finish
 from earmark.usage import Usage
 
@@ -363,6 +363,10 @@ class Dropped(NamedTuple):
         """Resolve it. What fails is logged the first time, and tried again with the next message: then True."""
         handle = _Noted(self.office, self.hold)
         try:
+            if self.verb != "withdraw" and not self.office.instant:
+                self.office.release(
+                    self.hold
+                )  # also where the store cannot be told, it is renewed no longer
             await handle.finish_off(self)
         except BaseException as error:
             if handle.state == "open":  # the next message tries again
@@ -372,19 +376,6 @@ class Dropped(NamedTuple):
             if not self.failed:
                 log_unresolved(self.hold, error)
         return handle.state == "open"
-
-
-class DroppedStream(NamedTuple):
-    """A stream that nobody holds any more, as its finaliser notes it: what was observed is found out later."""
-
-    hold: Hold
-    conclude: Conclude
-    hear: Callable[[Observed], None]
-
-    async def do(self) -> bool:
-        """Ask the dialect and the estimator, and note how they say that it is to be resolved."""
-        self.hear(self.conclude())
-        return False
 
 
 class _Noted(Reservation):

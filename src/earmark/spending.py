@@ -128,7 +128,6 @@ class Till:
             if waited:
                 charge = self._as_of_now(charge)
             await self._ledger.hold(charge)
-            self._office.serve_here()
         except BaseException as error:
             await self._give_back(standing, error, mine=standing is hold, limited=limited)
             if isinstance(error, BudgetExceeded):
@@ -136,6 +135,7 @@ class Till:
                 event = Event("refused", hold.request_id, keys, asked=hold.asks)
                 tell(self._office.observers, event)
             raise
+        self._office.desk.serve_here()
         charge.placed = True
         standing.charge = charge
         if charge.adopted and not limited:

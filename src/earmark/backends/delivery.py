@@ -1,8 +1,9 @@
 """Having done soon, on an event loop, what finalisers could only note (R15).
 
-A finaliser may run anywhere, in any thread, and waits for nobody: it leaves a word with every loop on which the backend
-was asked, and the first that comes to it does the work, in a task of the library's own. So a slot is free soon also where
-this process sends no further message. A loop that is ending takes nothing on: what it leaves is the next message's.
+A finaliser may run anywhere, in any thread, and waits for nobody: it leaves a word with every loop on which the
+backend was asked, and the first that comes to it does the work, in a task of the library's own. So a slot is free soon
+also where this process sends no further message. A loop that is ending takes nothing on: what it leaves is the next
+message's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from earmark.logs import about
 from earmark.shielding import in_trio
@@ -50,7 +51,8 @@ class Loop(Protocol):
 def running() -> object | None:
     """What runs this code: a loop of asyncio's, the token of a run of trio's, or None."""
     if in_trio():
-        return sys.modules["trio"].lowlevel.current_trio_token()
+        token: object = sys.modules["trio"].lowlevel.current_trio_token()
+        return token
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -59,7 +61,9 @@ def running() -> object | None:
 
 def loop_of(token: object) -> Loop:
     """The loop of what `running` has returned."""
-    return _Asyncio(token) if isinstance(token, asyncio.AbstractEventLoop) else _Trio(token)
+    if isinstance(token, asyncio.AbstractEventLoop):
+        return _Asyncio(token)
+    return _Trio(cast("trio.lowlevel.TrioToken", token))
 
 
 def is_shutting_down() -> bool:
@@ -103,8 +107,8 @@ class _Asyncio:
 class _Trio:
     __slots__ = ("_token",)
 
-    def __init__(self, token: Any) -> None:
-        self._token: trio.lowlevel.TrioToken = token
+    def __init__(self, token: trio.lowlevel.TrioToken) -> None:
+        self._token = token
 
     def is_over(self) -> bool:
         try:

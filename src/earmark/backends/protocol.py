@@ -93,7 +93,9 @@ class Desk:
         handles: the open handles by the aliases of their holds, so that an id asked twice is one object (R9).
         dropped: what finalisers noted. Appending needs no lock, so that they may run inside one (R15); a loop does
             the work soon, or the next message does.
+        deliver: does it; the limiter says what that is.
         loops: on which a store that suspends was asked.
+        tells_loops: whether the backend itself says on which (`serve_here`), so that the limiter need not ask each time.
         lock: to be held while a handle is found or made for a hold, so that threads find one.
         asked: request ids for which a store is being asked, by the identity of the hold that asks.
         forgotten: holds that the store gave up unresolved; the next message reports them.
@@ -103,9 +105,9 @@ class Desk:
     """
 
     __slots__ = (
-        "_deliver",
         "asked",
         "crossings",
+        "deliver",
         "dropped",
         "forgotten",
         "handles",
@@ -113,11 +115,13 @@ class Desk:
         "loops",
         "owed",
         "queues",
+        "tells_loops",
     )
 
-    _deliver: Deliver
+    deliver: Deliver
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_loops: bool = False) -> None:
+        self.tells_loops = tells_loops
         self.loops: Mapping[object, Loop] = _NO_LOOPS
         self.handles: dict[object, Known] = {}
         self.lock = threading.RLock()  # a finaliser may run inside it
@@ -133,14 +137,13 @@ class Desk:
         handles = self.handles
         return handles.get((id_of(request_id) or request_id,)) or handles.get(request_id)
 
-    def serve(self, deliver: Deliver) -> None:
-        """Have the loop that runs this do what is noted from now on, by `deliver`."""
+    def serve_here(self) -> None:
+        """Have the loop that runs this do what is noted from now on."""
         loop = running()
         if loop is not None and loop not in self.loops:
             # Replaced, never changed: finalisers and other threads may be reading it.
             going = {one: on for one, on in self.loops.items() if not on.is_over()}
             self.loops = going | {loop: loop_of(loop)}
-            self._deliver = deliver
 
     def note(self, *noted: Noted) -> None:
         """Note work on what nobody holds any more. From anywhere (R15)."""
@@ -150,7 +153,7 @@ class Desk:
     def call(self) -> None:
         """Have what is noted done soon, where a loop can; else the next message does it. From anywhere."""
         for loop in self.loops.values():
-            loop.call(partial(self._deliver, self))
+            loop.call(partial(self.deliver, self))
 
 
 class Instant(Protocol):
