@@ -1,9 +1,8 @@
 """Having done soon, on an event loop, what finalisers could only note (R15).
 
 A finaliser may run anywhere, in any thread, and waits for nobody: it leaves a word with every loop on which the
-backend was asked, and the first that comes to it does the work, in a task of the library's own. So a slot is free soon
-also where this process sends no further message. A loop that is ending takes nothing on: what it leaves is the next
-message's.
+backend was asked. Where no message comes for a moment, the first of them does the work, in a task of the library's
+own: a slot is free soon also where this process has nothing further to say. A loop that is ending takes nothing on.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from earmark.logs import about
 from earmark.shielding import in_trio
@@ -22,12 +20,12 @@ from earmark.shielding import in_trio
 if TYPE_CHECKING:
     import trio.lowlevel
 
+    from earmark.backends.protocol import Desk
+
 logger = logging.getLogger("earmark")
 
-Work = Callable[[], Coroutine[Any, Any, None]]
-"""Does what was noted by then."""
-
-# Seconds after which a loop goes on on which others are being cancelled: one that ends has closed by then, mostly.
+# Seconds for which the next message is waited for: whoever sends one finds done what was noted before it. By then a
+# loop that was ending has ended as well, mostly.
 _PAUSE: Final = 0.05
 
 # The methods of a loop by which it is shut down: `shutdown_asyncgens` and `shutdown_default_executor`.
@@ -43,8 +41,8 @@ class Loop(Protocol):
         """Whether it is gone for good."""
         ...
 
-    def call(self, work: Work) -> None:
-        """Have `work` done there. From anywhere; where the loop is gone nothing happens."""
+    def call(self, desk: Desk) -> None:
+        """Have done soon what a desk has noted. From anywhere; where the loop is gone nothing happens."""
         ...
 
 
@@ -77,38 +75,40 @@ def _shuts_down(task: asyncio.Task[object]) -> bool:
 
 
 class _Asyncio:
-    __slots__ = ("_loop",)
+    __slots__ = ("_called", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._called = False
 
     def is_over(self) -> bool:
         return self._loop.is_closed()
 
-    def call(self, work: Work) -> None:
+    def call(self, desk: Desk) -> None:
         with suppress(RuntimeError):  # closed
-            # The context is that of whatever was interrupted by the collector.
-            self._loop.call_soon_threadsafe(self._begin, work, context=Context())
+            # The context is not that of whatever the collector has interrupted.
+            self._loop.call_soon_threadsafe(self._begin, desk, context=Context())
 
-    def _begin(self, work: Work) -> None:
-        """Do it now, unless the loop may be ending: then a timer waits, which a closed loop forgets."""
-        if any(task.cancelling() for task in asyncio.all_tasks()):
-            self._loop.call_later(_PAUSE, self._do, work)
-        else:
-            self._do(work)
+    def _begin(self, desk: Desk) -> None:
+        """Set a timer, which a loop that is closed forgets."""
+        if not self._called:
+            self._called = True
+            self._loop.call_later(_PAUSE, self._do, desk)
 
-    def _do(self, work: Work) -> None:
-        if not is_shutting_down():
-            task = self._loop.create_task(_logged(work))
+    def _do(self, desk: Desk) -> None:
+        self._called = False
+        if desk.dropped and not is_shutting_down():
+            task = self._loop.create_task(_deliver(desk))
             _at_work.add(task)
             task.add_done_callback(_at_work.discard)
 
 
 class _Trio:
-    __slots__ = ("_token",)
+    __slots__ = ("_called", "_token")
 
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         self._token = token
+        self._called = False
 
     def is_over(self) -> bool:
         try:
@@ -117,25 +117,33 @@ class _Trio:
             return True
         return False
 
-    def call(self, work: Work) -> None:
+    def call(self, desk: Desk) -> None:
         with suppress(RuntimeError):  # the run is over
-            self._token.run_sync_soon(self._do, work)
+            self._token.run_sync_soon(self._begin, desk)
 
-    @staticmethod
-    def _do(work: Work) -> None:
+    def _begin(self, desk: Desk) -> None:
         import trio  # it is there, since this runs on it
 
-        with suppress(RuntimeError):  # the run is ending
-            trio.lowlevel.spawn_system_task(_logged, work, context=Context())
+        if not self._called:
+            with suppress(RuntimeError):  # the run is ending
+                trio.lowlevel.spawn_system_task(self._do, desk, context=Context())
+                self._called = True
+
+    async def _do(self, desk: Desk) -> None:
+        import trio
+
+        await trio.sleep(_PAUSE)
+        self._called = False
+        await _deliver(desk)
 
 
 def _nothing() -> None:
     """To see whether a run takes anything."""
 
 
-async def _logged(work: Work) -> None:
+async def _deliver(desk: Desk) -> None:
     try:
-        await work()
+        await desk.deliver(desk)
     except Exception:
         logger.exception(
             "what was dropped could not be seen to yet", extra=about("delivery_failed")

@@ -15,7 +15,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from earmark.backends.crossings import Crossings
@@ -95,7 +94,7 @@ class Desk:
             the work soon, or the next message does.
         deliver: does it; the limiter says what that is.
         loops: on which a store that suspends was asked.
-        tells_loops: whether the backend itself says on which (`serve_here`), so that the limiter need not ask each time.
+        tells_loops: whether the backend itself says on which (`serve_here`), so that the limiter need not each time.
         lock: to be held while a handle is found or made for a hold, so that threads find one.
         asked: request ids for which a store is being asked, by the identity of the hold that asks.
         forgotten: holds that the store gave up unresolved; the next message reports them.
@@ -153,7 +152,7 @@ class Desk:
     def call(self) -> None:
         """Have what is noted done soon, where a loop can; else the next message does it. From anywhere."""
         for loop in self.loops.values():
-            loop.call(partial(self.deliver, self))
+            loop.call(self)
 
 
 class Instant(Protocol):
