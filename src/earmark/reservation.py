@@ -81,7 +81,8 @@ class Reservation:
     def state(self) -> State:
         """`open`, then `settled`, `closed`, `abandoned` or `cancelled`.
 
-        It reads `abandoned` also where the store no longer knew the reservation when it was resolved.
+        It reads `abandoned` also where the store no longer knew the reservation when it was resolved, unless an earlier
+        call here had resolved it, whose answer got lost.
         """
         return getattr(self, "_resolved", self._state)
 
@@ -277,6 +278,7 @@ class Reservation:
                     self._conclude(state, verb, exact, at_least, won=True)
                 else:
                     self._state = "open"  # nothing is settled until the store says so (C24)
+                    self._hold.has_tried(verb, exact, at_least, bill)
                 raise
             won = self._conclude(state, verb, exact, at_least, won=won)
         if self._tidies:
@@ -290,11 +292,14 @@ class Reservation:
             office.sign_off(self._hold, over=won)
         if not won:
             self._state = "abandoned"
-            return False
+            if not (self._hold.is_private and (tried := getattr(self._hold, "tried", ()))):
+                return False
+            verb, exact, at_least, _ = tried  # nobody else knew of it: its reply was lost
+            self._state = state = MOVES["open"][verb]
         self._resolved = state
         if office.observers or office.desk.queues:
             office.resolved(self._hold, state, verb, exact, at_least)
-        return True
+        return won
 
     async def __aenter__(self) -> Self:
         self._office.attend(self._hold)
@@ -324,7 +329,10 @@ class Reservation:
             if ending is not None:  # its stream has told, and what was to resolve it was cut off
                 self._drop(*ending)
             return
-        self._drop()
+        tried = getattr(self._hold, "tried", ())
+        self._drop(*tried)
+        if tried:  # its caller was told that it has failed
+            return
         warnings.warn(
             f"{self!r} was dropped while open and is abandoned: "
             "settle it, close it, or use it as `async with`",

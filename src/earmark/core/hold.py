@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from earmark.core.admission import States
 from earmark.ids import Id, name_of, next_id
@@ -37,6 +37,8 @@ class Hold:
         shares: the scopes by which it was judged, if those were others: shares of its own, or some that refused.
         charge: what a ledger holds for it; unset where nothing is spent.
         travels: set once its name or a token of it was given out: another process may resolve it.
+        tried: how this process has tried to resolve it, where the store may have heard of that or not: a verb and what
+            goes with it, or nothing where it has tried in several ways; unset until a try has failed.
     """
 
     __slots__ = (
@@ -52,6 +54,7 @@ class Hold:
         "shares",
         "told",
         "travels",
+        "tried",
     )
 
     # Filled where it is made, by `Hold.of` or, on the way of every request, by hand: a call of `__init__`
@@ -68,6 +71,7 @@ class Hold:
     shares: tuple[Scope, ...]
     travels: bool
     charge: object
+    tried: tuple[Any, ...]
 
     @property
     def is_private(self) -> bool:
@@ -109,6 +113,10 @@ class Hold:
     def alias(self) -> object:
         """What this process knows it by: the name that its caller chose, or its id, which is like no name."""
         return self.request_id or (self.id,)
+
+    def has_tried(self, *tried: object) -> None:
+        """A try to resolve it has failed, and the store may have heard of it."""
+        self.tried = tried if getattr(self, "tried", tried) == tried else ()
 
     def once_more(self) -> Hold:
         """The same ask under another id: what is left of the first must not stand in its way."""
