@@ -170,6 +170,8 @@ class Office:
 
     def take_back(self, hold: Hold) -> None:
         """Strike what a finaliser noted of this hold: it has found another holder (R9)."""
+        with suppress(AttributeError):
+            del hold.dropped
         dropped = self.desk.dropped
         for noted in tuple(dropped):
             if noted.hold is hold:
@@ -196,7 +198,9 @@ class Office:
         """Tell the observers what became of a hold."""
         if self.observers:
             keys = tuple(scope.key for scope in hold.scopes)
-            tell(self.observers, Event(kind, hold.name, keys, asked=hold.asks, used=used))
+            dropped = hasattr(hold, "dropped")
+            event = Event(kind, hold.name, keys, asked=hold.asks, used=used, dropped=dropped)
+            tell(self.observers, event)
 
     def resolved(
         self,

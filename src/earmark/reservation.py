@@ -333,6 +333,7 @@ class Reservation:
         self._drop(*tried)
         if tried:  # its caller was told that it has failed
             return
+        self._hold.dropped = True
         warnings.warn(
             f"{self!r} was dropped while open and is abandoned: "
             "settle it, close it, or use it as `async with`",

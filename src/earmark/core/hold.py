@@ -37,6 +37,7 @@ class Hold:
         shares: the scopes by which it was judged, if those were others: shares of its own, or some that refused.
         charge: what a ledger holds for it; unset where nothing is spent.
         travels: set once its name or a token of it was given out: another process may resolve it.
+        dropped: set once its handle was collected while open.
         tried: how this process has tried to resolve it, where the store may have heard of that or not: a verb and what
             goes with it, or nothing where it has tried in several ways; unset until a try has failed.
     """
@@ -45,6 +46,7 @@ class Hold:
         "asks",
         "at",
         "charge",
+        "dropped",
         "id",
         "lease_us",
         "place",
@@ -71,6 +73,7 @@ class Hold:
     shares: tuple[Scope, ...]
     travels: bool
     charge: object
+    dropped: bool
     tried: tuple[Any, ...]
 
     @property
