@@ -262,3 +262,15 @@ async def test_b50_two_fake_backends_share_a_server() -> None:
             await other.pre_commit(WIDE, tokens=20)
         await reservation.cancel()
         await (await other.pre_commit(WIDE, tokens=20)).cancel()
+
+
+@pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
+async def test_a_fake_redis_says_what_it_needs(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Lua every message would fail, and be logged: it is said where the backend is made."""
+    monkeypatch.setattr(
+        "earmark.testing.fakes.find_spec", lambda name: None if name == missing else name
+    )
+    with pytest.raises(ImportError, match=rf"needs {missing}: pip install 'fakeredis\[lua\]'"):
+        fake_redis_backend()
