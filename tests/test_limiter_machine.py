@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any, Final
 
@@ -91,26 +90,3 @@ def test_what_differs_is_all_that_is_said() -> None:
     for got, word in (((one,), "scopes"), ((ScopeStatus("a", limits), other), "limits of 'a'")):
         with pytest.raises(AssertionError, match=word):
             expect_alike("what shows", got, expected)
-
-
-def test_reservations_are_resolved_often_enough() -> None:
-    """W1: a gateway that is wrong where it settles is not found by histories that hardly settle."""
-    counted: Counter[str] = Counter()
-
-    class Counting(Gateway):
-        async def pre_commit(self, *scopes: Any, **asks: Any) -> Reservation:
-            reservation = await super().pre_commit(*scopes, **asks)
-            counted["admitted"] += 1
-            return reservation
-
-        async def resolve(self, reservation: Reservation, verb: str, *usage: Any) -> bool:
-            counted["resolved"] += (won := await super().resolve(reservation, verb, *usage))
-            return won
-
-    class Machine(LimiterMachine):
-        def make_gateway(self, clock: ManualClock) -> Gateway:
-            return Counting(MemoryBackend(clock=clock))
-
-    run_state_machine_as_test(Machine, settings=settings(FEW, derandomize=True, database=None))
-    assert counted["admitted"] > 30
-    assert counted["resolved"] > 0.45 * counted["admitted"]
