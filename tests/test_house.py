@@ -25,8 +25,8 @@ LIBRARY: Final = ROOT / "src" / "earmark"
 # A module imports only from rows above its own; the modules of one package import one another.
 ROWS: Final = (
     {"logs"},
-    {"errors", "amounts", "ids", "shielding", "forking"},
-    {"usage"},
+    {"errors", "amounts", "ids", "forking"},
+    {"usage", "shielding"},
     {"limits"},
     {"answers", "asks", "clock"},
     {"events", "core"},

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from earmark.backends.crossings import Over
 from earmark.backends.protocol import Backend, Desk, Handle, Instant, Known
@@ -22,9 +23,8 @@ from earmark.tokens import Tokens
 
 if TYPE_CHECKING:
     from earmark.streams.draining import ReadOn
-    from earmark.streams.observed import Observed, ObservedStream
+    from earmark.streams.observed import ObservedStream
     from earmark.streams.options import Options, StreamOptions
-    from earmark.streams.telling import Conclude
 
 logger = logging.getLogger("earmark")
 
@@ -266,17 +266,15 @@ def _sign_off(desk: Desk, hold: Hold, *, over: bool = True) -> None:
         desk.crossings.ended(hold)
 
 
-class DroppedStream(NamedTuple):
-    """A stream that nobody holds any more, as its finaliser notes it: what was observed is found out later."""
-
-    hold: Hold
-    conclude: Conclude
-    hear: Callable[[Observed], None]
-
-    async def do(self) -> bool:
-        """Ask the dialect and the estimator, and note how they say that it is to be resolved."""
-        self.hear(self.conclude())
-        return False
+def warn_of(handle: Handle) -> None:
+    """Warn of a handle that is collected while open. From anywhere (R15)."""
+    warnings.warn(
+        f"{handle!r} was dropped while open and is abandoned: "
+        "settle it, close it, or use it as `async with`",
+        ResourceWarning,
+        source=handle,
+        stacklevel=2,
+    )
 
 
 def log_unresolved(hold: Hold, why: BaseException) -> None:

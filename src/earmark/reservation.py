@@ -7,7 +7,6 @@ stream takes it over, and a handle that is collected while open is abandoned and
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import AsyncIterable, Coroutine, Mapping
 from contextlib import nullcontext
 from decimal import Decimal
@@ -15,15 +14,15 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack
 
-from earmark.answers import ScopeStatus
-from earmark.core.admission import statuses
+from earmark.answers import LimitStatus, ScopeStatus
+from earmark.core.admission import binding, statuses
 from earmark.core.bill import Bill, bill_of
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING, Amounts, known_of
-from earmark.ending import Ending, after_stream
+from earmark.ending import DroppedStream, Ending, after_stream
 from earmark.limits import Scope
 from earmark.moves import MOVES, Resolved, State
-from earmark.office import DroppedStream, Office, log_unresolved, stream_makers
+from earmark.office import Office, log_unresolved, stream_makers, warn_of
 from earmark.shielding import at_once, finish
 from earmark.usage import Usage
 
@@ -98,6 +97,14 @@ class Reservation:
         if not self._office.participants:
             return tuple(ScopeStatus(scope.key, ()) for scope in hold.scopes)
         return statuses(hold.judged, hold.asks, hold.seen, hold.at)
+
+    @property
+    def binding(self) -> Mapping[str, LimitStatus]:
+        """Of `statuses` what headers show: by metric, the enforced limit of which the least remains."""
+        hold = self._hold
+        return (
+            binding(hold.judged, hold.asks, hold.seen, hold.at) if self._office.participants else {}
+        )
 
     @property
     def degraded(self) -> bool:
@@ -222,10 +229,7 @@ class Reservation:
 
     def _stream_dropped(self, conclude: Conclude) -> None:
         self._office.sign_off(self._hold)
-        self._office.desk.note(DroppedStream(self._hold, conclude, self._heard_dropped))
-
-    def _heard_dropped(self, observed: Observed) -> None:
-        self._drop(*after_stream(observed))
+        self._office.desk.note(DroppedStream(self._hold, conclude, self._drop))
 
     async def _resolve(
         self,
@@ -334,13 +338,7 @@ class Reservation:
         if tried:  # its caller was told that it has failed
             return
         self._hold.dropped = True
-        warnings.warn(
-            f"{self!r} was dropped while open and is abandoned: "
-            "settle it, close it, or use it as `async with`",
-            ResourceWarning,
-            source=self,
-            stacklevel=1,
-        )
+        warn_of(self)
 
     def _drop(
         self,

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from earmark.errors import Refused
 from earmark.logs import about
 
 Result = TypeVar("Result")
@@ -155,11 +156,16 @@ async def outlast(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledE
 
 
 def _report(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and task.exception() is not None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        _log(error)
+
+
+def _log(error: BaseException) -> None:
+    """A failure that nobody hears of; a refusal is none."""
+    if not isinstance(error, Refused):
         logger.error(
-            "work of a cancelled caller failed",
-            exc_info=task.exception(),
-            extra=about("work_failed"),
+            "work of a cancelled caller failed", exc_info=error, extra=about("work_failed")
         )
 
 
@@ -177,9 +183,7 @@ async def _finish_in_scope(
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
-            logger.error(  # noqa: TRY400 - it is that error
-                "work of a cancelled caller failed", exc_info=error, extra=about("work_failed")
-            )
+            _log(error)
             raise
         raise
     await anyio.lowlevel.checkpoint_if_cancelled()

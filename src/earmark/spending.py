@@ -6,6 +6,7 @@ reservation is resolved the slots are free before SQL is asked; the ledger's row
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -14,6 +15,7 @@ from earmark.core.hold import Hold, Verb
 from earmark.errors import BudgetExceeded, RequestIdConflict, UnknownPrice
 from earmark.events import Event, tell
 from earmark.ids import name_of, told_apart
+from earmark.logs import about
 from earmark.office import Office
 from earmark.reservation import Dropped
 from earmark.usage import Usage
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from earmark.ledger import Ledger, PriceTable
     from earmark.ledger.charge import Charge
     from earmark.prices import Price
+
+
+logger = logging.getLogger("earmark.ledger")
 
 
 class Till:
@@ -182,13 +187,24 @@ class Till:
         charge = cast("Charge | None", hold.charge) or Charge(_called(hold), name_of(hold.id))
         price = None
         if bill is not None and bill.model is not None and bill.model != charge.model:
-            price = self._price(bill.model, charge.at or self._ledger.now())
+            price = self._served(bill.model, charge.at or self._ledger.now())
         return await self._ledger.resolve(Resolution(charge, verb, bill, price))
 
     def _price(self, model: str | None, at: int) -> Price | None:
         if model is None or self._prices is None:
             return None
         return self._prices.price(model, _moment(at))
+
+    def _served(self, model: str, at: int) -> Price | None:
+        """What the model that answered costs. It is paid for already: a table that fails keeps nothing back."""
+        try:
+            return self._price(model, at)
+        except Exception:
+            logger.exception(
+                "the price of a model that has answered cannot be had: that of the one that was asked for counts",
+                extra=about("price_failed"),
+            )
+            return None
 
     async def aclose(self) -> None:
         """Close the ledger."""

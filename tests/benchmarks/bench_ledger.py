@@ -4,6 +4,10 @@ A lifecycle is a check-and-hold and a settlement. Beside it run, through the sam
 bare INSERT and a bare UPDATE in two transactions, on SQLite the four statements without which no design does both (a
 pending row, a usage row, and a total each time) in two transactions. The rounds alternate, so that noise hits all
 alike, and the best of each counts. The same once more where the log has a million rows.
+
+What passes on the clock has the disk's part in it, which varies more than all the rest on a machine with neighbours: so
+the processor's time stands beside it, of this process alone, and what does not vary at all: how many statements a life
+cycle sends, savepoints among them, and how many commits. Of callers at once that is what shows whether they share any.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from earmark import Limiter, Usage
 from earmark.ledger import Budget, Ledger, PriceList, Spend, Tables
-from tests.benchmarks.figures import Effort, Measure, Table, Work, elapsed, least
+from tests.benchmarks.figures import Effort, Table, Work, elapsed, least, processor
 from tests.postgres import postgres_server
 
 TIMES: Final = 40
@@ -94,15 +98,46 @@ async def make_bare(engine: AsyncEngine) -> None:
         await connection.execute(insert(tables.totals), row)
 
 
-def together(work: Work) -> Measure:
-    """Measures the microseconds per call where callers come at once."""
+def at_once(work: Work) -> Work:
+    """All callers come at the same moment."""
 
-    async def measure() -> float:
-        began = time.perf_counter_ns()
+    async def crowd(_: int) -> None:
         await asyncio.gather(*(work(number) for number in range(CALLERS)))
-        return (time.perf_counter_ns() - began) / CALLERS / 1_000
 
-    return measure
+    return crowd
+
+
+class Sent:
+    """What an engine has sent: statements, and commits."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.statements = self.commits = 0
+        if engine.dialect.name == "sqlite":  # as the database hears it
+            event.listen(engine.sync_engine, "connect", self._listen)
+        else:
+            event.listen(engine.sync_engine, "before_cursor_execute", self._count)
+            event.listen(engine.sync_engine, "commit", self._commit)
+
+    def _listen(self, connection: Any, _: object) -> None:
+        connection.run_async(lambda driver: driver.set_trace_callback(self._hear))
+
+    def _hear(self, statement: str) -> None:
+        if statement == "COMMIT":
+            self.commits += 1
+        elif not statement.startswith(("BEGIN", "--", "PRAGMA")):
+            self.statements += 1
+
+    def _count(self, *_: object) -> None:
+        self.statements += 1
+
+    def _commit(self, _: object) -> None:
+        self.commits += 1
+
+    async def during(self, work: Work, callers: int) -> tuple[float, float]:
+        """Statements and commits of each caller."""
+        self.statements = self.commits = 0
+        await work(0)
+        return self.statements / callers, self.commits / callers
 
 
 def fill(connection: Connection, prefix: str, rows: int) -> None:
@@ -146,11 +181,12 @@ async def measure(url: str, effort: Effort) -> Table:
                 connection.execute(f"PRAGMA {pragma}").close()
 
         event.listen(engine.sync_engine, "connect", prepare)
+    sent = Sent(engine)
     await make_bare(engine)
     works: dict[str, Work] = {"bare": bare(engine, four=sqlite)}
     ledgers: list[Ledger] = []
     for name, size in (("short", 10), ("long", rows)):
-        ledger = Ledger(engine if sqlite else url, prefix=f"{name}_")
+        ledger = Ledger(engine, prefix=f"{name}_")
         await ledger.create()
         async with engine.begin() as connection:
             await connection.run_sync(fill, f"{name}_", size)
@@ -162,20 +198,41 @@ async def measure(url: str, effort: Effort) -> Table:
         limiter = Limiter(ledger=ledger, prices=PRICES)
         works[f"{name}, 1 budget"] = lifecycle(limiter, BUDGETS[:1])
         works[f"{name}, 2 budgets"] = lifecycle(limiter, BUDGETS)
+    crowd = f"short, 1 budget, {CALLERS} callers at once"
+    works[crowd] = at_once(works["short, 1 budget"])
+    callers = {name: CALLERS if name == crowd else 1 for name in works}
     for work in works.values():
         await work(0)
-    measures = {name: elapsed(work, effort.of(TIMES)) for name, work in works.items()}
-    measures[f"short, 1 budget, {CALLERS} callers at once"] = together(works["short, 1 budget"])
-    found = await least(measures, effort.rounds)
+    counted = {name: await sent.during(work, callers[name]) for name, work in works.items()}
+    times = {name: max(effort.of(TIMES) // callers[name], 1) for name in works}
+    wall, cpu = [
+        await least(
+            {name: taken(work, times[name]) for name, work in works.items()}, 3 * effort.rounds
+        )
+        for taken in (elapsed, processor)
+    ]
     for ledger in ledgers:
         await ledger.aclose()
     await engine.dispose()
     return Table(
         f"Ledger: a life cycle on {'SQLite' if sqlite else 'PostgreSQL'}",
-        ("", "ms", "against bare"),
-        tuple((name, us / 1_000, us / found["bare"]) for name, us in found.items()),
-        f"The short log has 10 rows, the long one {rows:,}.",
+        ("", "ms", "against bare", "ms of CPU", "against bare", "statements", "commits"),
+        tuple(
+            (
+                name,
+                *(part for found in (wall, cpu) for part in figures(found, name, callers[name])),
+                *counted[name],
+            )
+            for name in works
+        ),
+        f"The short log has 10 rows, the long one {rows:,}. Of callers at once, what falls to each.",
     )
+
+
+def figures(found: dict[str, float], name: str, callers: int) -> tuple[float, float]:
+    """Milliseconds of each caller, and how many times those of the bare statements they are."""
+    us = found[name] / callers
+    return us / 1_000, us / found["bare"]
 
 
 async def tables(effort: Effort) -> AsyncIterator[Table]:

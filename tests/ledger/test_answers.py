@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Column, Integer, MetaData, Table, inspect, text
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from earmark import Usage
-from earmark.ledger import SummaryLine
-from tests.ledgers import NOON, Database, ask, opened, usd
+from earmark import Limiter, Usage
+from earmark.ledger import Ledger, SummaryLine
+from tests.ledgers import NOON, Database, ask, only_row, opened, usd
+from tests.postgres import PostgresServer
+from tests.servers import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -128,14 +131,60 @@ async def test_verify_finds_what_does_not_add_up(
 
 
 async def test_the_users_metadata_has_the_tables(database: Database) -> None:
-    """Tables are described for Alembic, in whatever metadata the user has; made twice they are made once."""
-    from sqlalchemy import MetaData
+    """Tables are described for Alembic, in whatever metadata the user has; made twice they are made once.
 
+    Another ledger may have the same metadata; what else is in it is not made. A migration that is written from it names
+    types of SQLAlchemy's own alone: it has nothing to import.
+    """
     metadata = MetaData()
-    ledger = database.ledger(metadata=metadata)
-    assert sorted(metadata.tables) == [
-        f"{database.prefix}{name}" for name in ("lines", "pending", "totals", "usage")
-    ]
+    Table("users", metadata, Column("id", Integer, primary_key=True))
+    ledger, another = (database.ledger(metadata=metadata) for _ in range(2))
+    mine = [f"{database.prefix}{name}" for name in ("lines", "pending", "totals", "usage")]
+    assert sorted(metadata.tables) == sorted([*mine, "users"])
+    types = {type(column.type).__module__ for name in mine for column in metadata.tables[name].c}
+    assert types == {"sqlalchemy.sql.sqltypes"}
     await ledger.create()
-    await ledger.create()
+    await another.create()
+
+    async def there(connection: AsyncConnection) -> list[str]:
+        return await connection.run_sync(lambda sync: inspect(sync).get_table_names())
+
+    made = await ledger._store.read(there)
+    assert set(mine) <= set(made)
+    assert "users" not in made
+    async with Limiter(ledger=another) as limiter:
+        await ask(limiter, "al\0ice", usage=Usage(1, 1), cost=usd(1))
+    assert (await only_row(ledger)).key == "al\0ice"
     await ledger.aclose()
+
+
+async def test_an_engine_may_call_the_schema_otherwise(
+    shared_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """An engine of one's own with a `schema_translate_map`: all statements go where it says."""
+    schema = f"tenant{free_port()}"
+    maker = create_async_engine(shared_postgres.url)
+    async with maker.begin() as connection:
+        await connection.exec_driver_sql(f"CREATE SCHEMA {schema}")
+    for url, described, called in (
+        (shared_postgres.url, None, schema),
+        (shared_postgres.url, "billing", schema),
+        (f"sqlite+aiosqlite:///{tmp_path}/spend.db", "billing", None),
+    ):
+        engine = create_async_engine(
+            url, execution_options={"schema_translate_map": {described: called}}
+        )
+        prefix = f"of_{described or 'nobody'}_"
+        ledger = Ledger(engine, metadata=MetaData(schema=described), prefix=prefix)
+        await ledger.create()
+        async with Limiter(ledger=ledger) as limiter:
+            await ask(limiter, "alice", "team", usage=Usage(1, 1), cost=usd(1))
+            assert await ledger.verify() == ()
+        assert (await only_row(ledger)).budget_keys == ("team",)
+        await ledger.aclose()
+        if called is not None:
+            async with maker.connect() as connection:
+                found = await connection.exec_driver_sql(f"SELECT 1 FROM {called}.{prefix}usage")  # noqa: S608 - ours
+                assert found.all() == [(1,)]
+        await engine.dispose()
+    await maker.dispose()

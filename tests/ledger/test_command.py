@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import MetaData
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from earmark import Usage
+from earmark import Limiter, Usage
 from earmark.commands import main
+from earmark.ledger import Ledger
 from tests.ledgers import Database, ask, opened, usd
+from tests.postgres import PostgresServer
 from tests.servers import HOST, free_port
 
 
@@ -22,6 +26,16 @@ import sys
 print("sqlalchemy" in sys.modules)"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_without_the_extra_it_is_named() -> None:
+    """Where SQLAlchemy is not installed the error says what to install."""
+    code = """import sys
+sys.modules["sqlalchemy"] = None
+from earmark.ledger import Ledger"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("The ledger is an extra: pip install 'earmark[ledger]'\n")
 
 
 SHOWN = """\
@@ -65,6 +79,32 @@ def test_the_command_shows_days_with_bars(
     assert "2026-04-01" in capsys.readouterr().err
     assert main(["spend", f"postgresql://nobody@{HOST}:{free_port()}/none"]) == 1
     assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_the_command_looks_in_a_schema_and_shows_any_key(
+    shared_postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tables in the user's own schema are found there; a key with control characters is no order to a terminal."""
+    schema = f"billing{free_port()}"
+
+    async def fill() -> None:
+        engine = create_async_engine(shared_postgres.url)
+        async with engine.begin() as connection:
+            await connection.exec_driver_sql(f"CREATE SCHEMA {schema}")
+        await engine.dispose()
+        ledger = Ledger(shared_postgres.url, metadata=MetaData(schema=schema))
+        await ledger.create()
+        async with Limiter(ledger=ledger) as limiter:
+            await ask(limiter, "al\x1b[2J\nice", usage=Usage(1, 1), cost=usd(1))
+            assert await ledger.verify() == ()
+
+    asyncio.run(fill())
+    assert main(["spend", shared_postgres.url, "--schema", schema]) == 0
+    shown = capsys.readouterr().out
+    assert "al�[2J�ice     1 USD" in shown
+    assert "\x1b" not in shown
+    assert main(["spend", shared_postgres.url, "--schema", "nowhere"]) == 1
+    assert "--schema?" in capsys.readouterr().err
 
 
 def test_the_command_says_where_there_is_no_ledger(

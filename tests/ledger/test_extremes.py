@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from sqlalchemy import Text, cast, func, select, true
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from earmark import BackendUnavailable, BudgetExceeded, Limiter, Limits, Reservation, Scope, Usage
 from earmark.core.money import MAX_NANO, decimal_of
-from earmark.ledger import Budget, Ledger, Spend
+from earmark.ledger import Budget, Ledger, Price, Rates, Spend
 from tests import ledgers
-from tests.ledgers import NOON, PRICES, Database, adds_up, deliver, opened, usd
+from tests.ledgers import NOON, PRICES, Database, adds_up, ask, deliver, opened, usd
+from tests.postgres import PostgresServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -176,3 +180,67 @@ async def test_a_file_that_may_only_be_read(full: Database) -> None:
         with pytest.raises(BackendUnavailable):
             await limiter.pre_commit(SCOPE, spend=Spend((TEAM,)))
         assert (await limiter.peek(SCOPE))[0]["requests"].used == 0
+
+
+class Odd:
+    """A table that has prices in two currencies, and that fails."""
+
+    def price(self, model: str, at: datetime) -> Price | None:
+        """What `PriceTable` asks."""
+        if model == "broken":
+            raise ZeroDivisionError(at)
+        if model == "euro":
+            return Price(Rates(usd(1_000), usd(1_000)), "e", "EUR")
+        return PRICES.price(model, at)
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+@pytest.mark.parametrize("served", ["broken", "euro", "nobody's"])
+async def test_c35_a_served_model_without_a_usable_price_costs_what_was_asked_for(
+    database: Database, served: str, by_token: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C35, C53: euros are not counted as dollars; a table that fails loses nothing: the request is paid for already."""
+    async with (
+        opened(database) as (_, ledger, _clock),
+        Limiter(ledger=ledger, prices=Odd()) as limiter,
+    ):
+        reservation = await limiter.pre_commit(SCOPE, spend=Spend((TEAM,), "big", usd(1)))
+        settled: Reservation | str = reservation.token() if by_token else reservation
+        assert await limiter.settle_success(settled, Usage(100_000, 0), model=served)
+        (row,) = await ledger.rows()
+        assert (row.cost, row.currency, row.price_version) == (usd("0.2"), "USD", "v1")
+        assert (row.model, row.outcome, row.estimated) == (served, "settled", False)
+        await adds_up(ledger)
+    failed = [vars(record).get("earmark_event") for record in caplog.records]
+    assert failed.count("price_failed") == (served == "broken")
+
+
+async def test_a_page_may_be_longer_than_a_database_takes_values(
+    shared_postgres: PostgresServer,
+) -> None:
+    """33,000 rows at once: PostgreSQL takes 32,767 values in one statement."""
+    many = 33_000
+    async with opened(ledgers.postgresql(shared_postgres.url)) as (limiter, ledger, _):
+        await ask(limiter, "alice", "team", usage=Usage(1, 1), cost=usd(1))
+        usage = ledger.tables.usage
+        numbered = func.generate_series(1, many).table_valued("value").render_derived()
+        first: dict[str, Any] = {column.name: column for column in usage.c if column.name != "id"}
+        first["reservation"] = usage.c.reservation + cast(numbered.c.value, Text)
+
+        async def fill(connection: AsyncConnection) -> None:
+            copies = select(*first.values()).select_from(usage.join(numbered, true()))
+            await connection.execute(usage.insert().from_select(list(first), copies))
+
+        await ledger._store.write(fill)
+        rows = await ledger.rows(limit=100_000)
+        assert len(rows) == many + 1
+        assert [row.budget_keys for row in rows[:2]] == [("team",), ()]
+
+
+async def test_processes_that_begin_together_make_the_tables_once(database: Database) -> None:
+    """Every worker of a gateway calls `create` as it starts: none is told that a table is there already."""
+    ledgers_ = [database.ledger(timeout=60) for _ in range(8)]
+    await asyncio.gather(*(ledger.create() for ledger in ledgers_))
+    for ledger in ledgers_:
+        assert await ledger.verify() == ()
+        await ledger.aclose()

@@ -387,9 +387,10 @@ async def test_what_does_not_fit_the_outbox_is_lost_aloud(
 
 
 async def test_a_missing_table_is_a_mistake(database: Database) -> None:
-    """It raises, whatever was said about outages: waiting does not cure it; no limit has counted anything."""
+    """It raises, whatever was said about outages, and says what makes them; no limit has counted anything."""
     ledger = database.ledger(allowance=Decimal(1))
     async with Limiter(ledger=ledger, prices=PRICES) as limiter:
-        with pytest.raises(Exception, match=r"no such table|does not exist"):
+        with pytest.raises(Exception, match=r"no such table|does not exist") as raised:
             await limiter.pre_commit(SCOPE, spend=spend("1"))
+        assert "ledger.create()" in raised.value.__notes__[0]
         assert await used(limiter) == [0, 0]

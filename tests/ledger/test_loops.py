@@ -25,6 +25,7 @@ async def test_r19_under_trio_the_ledger_says_what_it_needs(
     with pytest.raises(RuntimeError, match="asyncio"):
         await limiter.pre_commit(SCOPE, spend=Spend((ALICE,)))
     assert [limit.used for limit in (await limiter.peek(SCOPE))[0].limits] == [0, 0, 0]
+    await limiter.aclose()  # of which there is nothing to say
 
 
 def test_r19_every_loop_has_connections_of_its_own(database: Database) -> None:

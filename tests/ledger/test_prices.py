@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -160,6 +161,50 @@ def test_a_list_from_a_file(tmp_path: Path) -> None:
         one.write_text(strange)
         with pytest.raises(ValueError, match=r"must be a mapping|a.input"):
             PriceList.from_file(one)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.json", "{", "line 1"),
+        ("a.toml", "models =", "Invalid value"),
+        ("a.toml", "[models.a]\ninput = 1", "output is missing"),
+        ("a.json", '{"models": {"a": []}}', "no price is stated"),
+        ("a.json", '{"models": {"a": {"input": 1, "output": 2}, "a": {}}}', "'a' is there twice"),
+        ("a.json", '{"models": {"a": {"input": 1, "output": 2, "version": null}}}', "version"),
+        (
+            "a.toml",
+            "[models.a]\ninput=1\noutput=2\nfrom=2026-06-01\nuntil=2026-06-01",
+            "never holds",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_named(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    """What is wrong in a price list stops start-up, with the file's name in front of it: nothing in it is guessed."""
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ValueError, match=said) as raised:
+        PriceList.from_file(path)
+    assert str(raised.value).startswith(f"{path}: ")
+
+
+def test_the_list_that_the_document_shows_is_one(tmp_path: Path) -> None:
+    """docs/money.md shows a file: its dates and versions mean what it says of them."""
+    document = Path(__file__).parents[2] / "docs" / "money.md"
+    shown = re.search(r"```toml\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+    assert shown
+    path = tmp_path / "prices.toml"
+    path.write_text(shown[1])
+    prices = PriceList.from_file(path)
+    moments = (datetime(2026, 5, 31, 23, 59, 59, tzinfo=UTC), datetime(2026, 6, 1, tzinfo=UTC))
+    found = [prices.price("mini", at) for at in moments]
+    assert [(one.version, one.rates.input) for one in found if one] == [
+        ("2026-04", D("0.15")),
+        ("2026-06", D("0.10")),
+    ]
+    assert cost(prices.price("big", NOW), Usage(1_000_000, 0)) == D("2.5")
 
 
 def test_litellms_map(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from earmark import (
     Usage,
 )
 from earmark.ledger import Budget, Ledger, Spend
-from tests.ledgers import PRICES, Database, adds_up, only_row, usd
+from earmark.testing import ManualClock
+from tests.ledgers import NOON, PRICES, Database, adds_up, only_row, usd
 from tests.servers import RedisServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -111,6 +112,40 @@ async def test_a_token_is_settled_by_another_process(
         assert rows[0].key == "api_key:alice"
         assert await used(one) == [1, 0]
         await adds_up(ledger)
+
+
+@pytest.mark.parametrize(("served", "cost"), [(None, "0.2"), ("mini", "0.015")])
+async def test_who_has_a_token_settles_what_has_expired_at_its_price(
+    database: Database,
+    shared_redis: RedisServer,
+    namespace: str,
+    served: str | None,
+    cost: str,
+) -> None:
+    """C35, R5: an expiry forgets no price: who turns up late elsewhere is charged by it."""
+    clock = ManualClock(NOON)
+    ledgers = [database.ledger(clock=clock, timeout=60) for _ in range(2)]
+    await ledgers[0].create()
+    one, other = (
+        Limiter(
+            RedisBackend.from_url(shared_redis.url, namespace=namespace, clock=clock),
+            ledger=ledger,
+            prices=PRICES,
+        )
+        for ledger in ledgers
+    )
+    async with one, other:
+        token = (await one.pre_commit(SCOPE, spend=spend("5"))).token()
+        clock.advance(3_600)
+        assert await ledgers[0].spent(ALICE) == 5
+        assert await other.settle_success(token, Usage(100_000, 0), model=served)
+        assert not await other.settle_success(token, Usage(200_000, 0))
+        first, last = await ledgers[0].rows()
+        assert (first.outcome, first.cost, first.unsettled) == ("expired", usd(5), True)
+        assert (last.outcome, last.estimated, last.price_version) == ("settled", False, "v1")
+        assert (last.model, last.usage.input_tokens) == (served or "big", 100_000)
+        assert await ledgers[0].spent(ALICE) == usd(cost)
+        await adds_up(ledgers[0])
 
 
 async def test_slots_do_not_wait_for_sql(

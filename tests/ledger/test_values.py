@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from datetime import UTC, datetime
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from earmark import Usage
 from earmark.core.money import MAX_NANO, NANO, decimal_of, limit_of, nano_of
-from earmark.ledger import Budget, Ledger, Spend
+from earmark.ledger import Budget, Ledger, LiteLLMPrices, Spend, Standing
 
 D = Decimal
 
@@ -126,3 +127,18 @@ def test_a_ledger_says_what_is_wrong(options: dict[str, Any], message: str) -> N
     everything: dict[str, Any] = {"database": "sqlite://", **options}
     with pytest.raises(ValueError, match=message):
         Ledger(**everything)
+
+
+def test_the_callers_decimal_context_rounds_nothing() -> None:
+    """Money is exact also where an application has told `decimal` to round to three digits."""
+    entry = {"input_cost_per_token": "0.00000123456", "output_cost_per_token": "0.0000098765432"}
+    budget = Budget("k", D("1234567.654321"), "total")
+    with localcontext(prec=3):
+        price = LiteLLMPrices({"big": entry}).price("big", datetime(2026, 4, 1, tzinfo=UTC))
+        assert price is not None
+        assert (price.rates.input, price.rates.output) == (D("1.23456"), D("9.8765432"))
+        assert price.cost(Usage(123_456_789, 1)).nano == 152_414_823_305
+        standing = Standing(budget, D("0.000000001"), D("1234567"), None)
+        assert standing.remaining == D("0.654320999")
+        assert nano_of("cost", D("1234567.000000001")) == 1_234_567_000_000_001
+        assert decimal_of(1_234_567_000_000_001) == D("1234567.000000001")

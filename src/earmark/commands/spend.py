@@ -14,6 +14,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from earmark.commands.words import legible
+
 if TYPE_CHECKING:
     from earmark.ledger import SummaryLine
 
@@ -31,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="DAY", type=_day, help="before 2026-05-01")
     parser.add_argument("--zone", default="UTC", help="whose days, such as Europe/Amsterdam")
     parser.add_argument("--prefix", default="earmark_", help="what the tables' names begin with")
+    parser.add_argument("--schema", help="in which the tables are; by default the database's own")
 
 
 def _day(text: str) -> datetime:
@@ -53,7 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         text = asyncio.run(_shown(arguments))
     except DBAPIError as error:
-        print(f"{error.orig}: is a ledger in this database, with this --prefix?", file=sys.stderr)
+        print(
+            f"{error.orig}: is a ledger in this database, with this --prefix and --schema?",
+            file=sys.stderr,
+        )
         return 1
     except (BackendUnavailable, ArgumentError, ValueError, ImportError) as error:
         print(error, file=sys.stderr)
@@ -65,12 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
 async def _shown(arguments: argparse.Namespace) -> str:
     from zoneinfo import ZoneInfo
 
+    from sqlalchemy import MetaData
+
     from earmark.budgets import check_zone
     from earmark.ledger import Ledger
 
     zone = ZoneInfo(check_zone(arguments.zone))
     _check_there(arguments.database)
-    ledger = Ledger(arguments.database, prefix=arguments.prefix)
+    metadata = MetaData(schema=arguments.schema)
+    ledger = Ledger(arguments.database, metadata=metadata, prefix=arguments.prefix)
     until: datetime | None = arguments.until and arguments.until.replace(tzinfo=zone)
     since: datetime | None = arguments.since and arguments.since.replace(tzinfo=zone)
     if since is None:
@@ -119,7 +128,7 @@ def _table(
     """A table whose largest amount of each currency has the longest bar."""
     rows = [
         (
-            name(line),
+            legible(name(line)),
             f"{line.cost:f}",
             line.currency,
             f"{line.requests:,}",

@@ -6,7 +6,7 @@ to "no limit"; a cost may have any fraction, and is rounded up to the nano-unit,
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
 from math import ceil
 from typing import Final
@@ -19,6 +19,10 @@ MAX_NANO: Final = 2**63 - 1
 
 _MICRO: Final = 1_000  # nano-units
 _MOST_DIGITS: Final = 1_000  # before the point, and behind it
+
+
+EXACT: Final = Context(prec=2 * _MOST_DIGITS)
+"""What is reckoned in Decimals is reckoned in this: the caller's context may round."""
 
 
 def nano_of(name: str, amount: object) -> int:

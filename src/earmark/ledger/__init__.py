@@ -59,7 +59,11 @@ if not TYPE_CHECKING:  # a type checker knows the names, and finds a misspelt on
         if home is None:
             msg = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(msg)
-        value = getattr(import_module(f"earmark.{home}"), name)
+        try:
+            value = getattr(import_module(f"earmark.{home}"), name)
+        except ModuleNotFoundError as error:
+            error.add_note("The ledger is an extra: pip install 'earmark[ledger]'")
+            raise
         globals()[name] = value
         return value
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from earmark.budgets import Budget
+from earmark.core.money import EXACT
 from earmark.usage import Usage
 
 
@@ -107,7 +108,8 @@ class Standing:
         """What may still be spent, never negative; None: the budget has no limit."""
         if self.budget.limit is None:
             return None
-        return max(self.budget.limit - self.spent - self.pending, Decimal(0))
+        taken = EXACT.add(self.spent, self.pending)
+        return max(EXACT.subtract(self.budget.limit, taken), Decimal(0))
 
 
 @dataclass(frozen=True, slots=True)

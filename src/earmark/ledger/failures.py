@@ -23,9 +23,17 @@ _AGAIN_STATES: Final = {"40001", "40P01"}
 _TOO_MUCH_STATES: Final = {"22003", "23514"}
 _SQLITE_CHECK: Final = 275
 
+# A connection that is cut may leave a driver in the middle of something: asyncpg then says that it cannot switch its
+# state, or that it is closed, and says so by itself where SQLAlchemy hears nothing of it, as while connecting.
+_DRIVERS_OWN: Final = {"OperationalError", "InterfaceError", "InternalError", "InternalClientError"}
+
 # SQLite's primary result codes (sqlite.org, "Result and Error Codes"): BUSY, LOCKED, NOMEM, READONLY, IOERR, FULL,
 # CANTOPEN, PROTOCOL.
 _OUTAGE_CODES: Final = {5, 6, 7, 8, 10, 13, 14, 15}
+
+
+# Undefined table, invalid schema name.
+_NO_TABLE_STATES: Final = {"42P01", "3F000"}
 
 
 class Again(Exception):
@@ -54,24 +62,31 @@ def is_outage(error: BaseException) -> bool:
     code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
     if code is not None:
         return int(code) & 0xFF in _OUTAGE_CODES
-    if not isinstance(error, DBAPIError):
-        return not isinstance(error, SQLAlchemyError) and _is_state(error, _OUTAGE_CLASSES)
-    state = _state(error.orig)
-    if error.connection_invalidated or isinstance(error.orig, OSError):
-        return True
-    if state is None:  # the driver itself has no connection
-        return type(error).__name__ in {"OperationalError", "InterfaceError"}
+    said: BaseException | None = error
+    if isinstance(error, DBAPIError):
+        said = error.orig
+        if error.connection_invalidated or isinstance(said, OSError):
+            return True
+    elif isinstance(error, SQLAlchemyError):
+        return False
+    state = _state(said)
+    if (
+        state is None
+    ):  # no server has said this: the driver has lost its connection, or its place in it
+        kinds = (*type(error).__mro__, *type(said).__mro__)
+        return any(kind.__name__ in _DRIVERS_OWN for kind in kinds)
     return state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES
+
+
+def lacks_tables(error: BaseException) -> bool:
+    """Whether the ledger's tables are not there."""
+    cause: BaseException = getattr(error, "orig", None) or error
+    return _state(cause) in _NO_TABLE_STATES or "no such table" in str(cause)
 
 
 def asks_again(error: BaseException) -> bool:
     """Whether the same transaction may succeed at once."""
     return isinstance(error, DBAPIError) and _state(error.orig) in _AGAIN_STATES
-
-
-def _is_state(error: BaseException, classes: tuple[str, ...]) -> bool:
-    state = _state(error)
-    return state is not None and state[:2] in classes
 
 
 def _state(error: BaseException | None) -> str | None:

@@ -33,12 +33,12 @@ from earmark.ledger.owed import Owed
 from earmark.ledger.periods import END, interval_of, moment
 from earmark.ledger.reading import By, Filter, Reading
 from earmark.ledger.rows import Held, adopt
-from earmark.ledger.store import PAUSE, Store, Unreachable
+from earmark.ledger.store import PAUSE, Store, Unreachable, schemas_of
 from earmark.ledger.tables import Tables
 from earmark.ledger.writing import Writing
 from earmark.limits import MICROSECONDS, check_key, to_microseconds
 from earmark.logs import about
-from earmark.shielding import finish
+from earmark.shielding import finish, in_trio
 
 logger = logging.getLogger("earmark.ledger")
 
@@ -95,7 +95,7 @@ class Ledger:
         if type(outbox) is not int or outbox < 1:
             msg = f"outbox must be a number of resolutions, at least 1, not {outbox!r}"
             raise ValueError(msg)
-        self.tables: Final = Tables(metadata, prefix)
+        self.tables: Final = Tables(metadata, prefix, schemas=schemas_of(database))
         self._clock = clock
         expiry_us = to_microseconds("expiry", expiry)
         self._store = Store(database, to_microseconds("timeout", timeout) / MICROSECONDS)
@@ -119,11 +119,8 @@ class Ledger:
 
     async def create(self) -> None:
         """Make the tables that are not there yet."""
-
-        async def work(connection: AsyncConnection) -> None:
-            await connection.run_sync(self.tables.metadata.create_all)
-
-        await self._asked(self._store.write(work, patient=True))
+        make: Work[None] = partial(AsyncConnection.run_sync, fn=self.tables.create)
+        await self._asked(finish(partial(self._store.write, make, patient=True)))
 
     async def hold(self, charge: Charge) -> None:
         """Set a charge's amount aside, or refuse it.
@@ -320,6 +317,10 @@ class Ledger:
 
     async def aclose(self) -> None:
         """Deliver what the database is owed, for at most `CLOSING_SECONDS`, and close this loop's connections."""
+        if not in_trio():  # what is open belongs to event loops of asyncio
+            await finish(self._close)
+
+    async def _close(self) -> None:
         retry = self._retries.pop(asyncio.get_running_loop(), None)
         if retry is not None:
             retry.cancel()

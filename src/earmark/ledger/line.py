@@ -96,16 +96,15 @@ class Line:
                 return await work(connection)
             except Exception as error:  # noqa: BLE001 - it is its caller's
                 return error
+        # The commit releases all of them: each is within the one before it, and the newest is meant by the name.
         await driver.execute_fetchall("SAVEPOINT one")
         try:
-            result = await work(connection)
+            return await work(connection)
         except Exception as error:
             if not driver.in_transaction:  # a disk that is full may undo all of it, savepoints too
                 raise
             await driver.execute_fetchall("ROLLBACK TO one")
             return error
-        await driver.execute_fetchall("RELEASE one")
-        return result
 
     async def _fail(self, batch: list[_Waiting], error: BaseException) -> None:
         """Nothing of a batch has happened: the connection, and what it had begun, goes."""

@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from earmark.core.money import EXACT
 from earmark.prices import Price, Rates
 
 _MILLION: Final = 1_000_000
@@ -73,17 +74,25 @@ class PriceList:
         """
         path = Path(path)
         text = path.read_text(encoding="utf-8")
-        if path.suffix == ".toml":
+        try:
+            return cls._read(text, toml=path.suffix == ".toml")
+        except ValueError as error:
+            msg = f"{path}: {error}"
+            raise ValueError(msg) from error
+
+    @classmethod
+    def _read(cls, text: str, *, toml: bool) -> Self:
+        if toml:
             read: Any = tomllib.loads(text, parse_float=Decimal)
         else:
-            read = json.loads(text, parse_float=Decimal)
-        listed = _mapping(f"{path}", read)
+            read = json.loads(text, parse_float=Decimal, object_pairs_hook=_each_once)
+        listed = _mapping("a price list", read)
         strange = set(listed) - {"models", "version", "currency", "default"}
         if strange or "models" not in listed:
             found = ", ".join(sorted(listed)) or "nothing"
-            msg = f"{path}: a price list has models, and may have version, currency and default; this has {found}"
+            msg = f"a price list has models, and may have version, currency and default; this has {found}"
             raise ValueError(msg)
-        models = _mapping(f"{path}: models", listed.pop("models"))
+        models = _mapping("models", listed.pop("models"))
         return cls(models, **listed)
 
     def price(self, model: str, at: datetime) -> Price | None:
@@ -103,7 +112,7 @@ class LiteLLMPrices:
         default: as in `PriceList`, for every model that is not named.
 
     Raises:
-        ValueError: something in it is no price.
+        ValueError: the default is no price.
     """
 
     def __init__(
@@ -131,7 +140,11 @@ class LiteLLMPrices:
         return cls(json.loads(text, parse_float=Decimal), version=version, default=default)
 
     def price(self, model: str, at: datetime) -> Price | None:
-        """What a model costs."""
+        """What a model costs.
+
+        Raises:
+            ValueError: what the map says of it is no price.
+        """
         entry = self._prices.get(model)
         if entry is None or not _is_priced(entry):
             return self._default.price(model, at)
@@ -175,7 +188,7 @@ def _litellm_rates(model: str, entry: Mapping[str, Any], suffix: str) -> Rates:
         if value is None:
             value = entry.get(field)
         if value is not None:
-            found[name] = _money(f"{model}: {field}", value) * _MILLION
+            found[name] = EXACT.multiply(_money(f"{model}: {field}", value), _MILLION)
     found.setdefault("output", Decimal(0))  # an embedding generates nothing
     if entry.get("input_cost_per_request") is not None:
         found["request"] = _money(
@@ -230,7 +243,7 @@ def _genai_price(found: Any, version: str) -> Price:  # noqa: ANN401 - the packa
     values = {name: getattr(found, field, None) for name, field in fields.items()}
     steps = {step.start for value in values.values() for step in getattr(value, "tiers", ()) or ()}
     per_thousand = getattr(found, "requests_kcount", None)
-    request = Decimal(0) if per_thousand is None else Decimal(str(per_thousand)) / 1_000
+    request = EXACT.divide(Decimal(str(per_thousand or 0)), 1_000)
 
     def rates(tokens: int) -> Rates:
         known = {
@@ -262,6 +275,9 @@ def _dated(
     several: list[tuple[str, Any]] = [(model, stated)]
     if isinstance(stated, Sequence) and not isinstance(stated, str):
         several = [(f"{model}[{number}]", one) for number, one in enumerate(stated)]
+    if not several:
+        msg = f"{model}: no price is stated"
+        raise ValueError(msg)
     found: list[_Dated] = []
     for place, said in several:
         one = _mapping(place, said)
@@ -270,9 +286,33 @@ def _dated(
             msg = f"{place}: no price has {', '.join(sorted(map(repr, strange)))}"
             raise ValueError(msg)
         long = _long(f"{place}.long", one)
-        price = Price(_rates(place, one), str(one.get("version", version)), currency, long)
-        found.append(_Dated(price, _moment(place, one, "from"), _moment(place, one, "until")))
+        price = Price(
+            _rates(place, one), _version(place, one.get("version", version)), currency, long
+        )
+        since, until = (_moment(place, one, name) for name in ("from", "until"))
+        if since is not None and until is not None and since >= until:
+            msg = f"{place}: it never holds: until {until} is not after from {since}"
+            raise ValueError(msg)
+        found.append(_Dated(price, since, until))
     return tuple(found)
+
+
+def _version(place: str, value: object) -> str:
+    """An edition's name; an unquoted number or date is one as well."""
+    if isinstance(value, (str, int, Decimal, date)) and not isinstance(value, bool):
+        return str(value)
+    msg = f"{place}.version must be a text, not {value!r}"
+    raise ValueError(msg)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object that names nothing twice: which of the two was meant nobody could say."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, _ in pairs if [other for other, _ in pairs].count(name) > 1)
+        msg = f"{twice!r} is there twice"
+        raise ValueError(msg)
+    return found
 
 
 def _mapping(place: str, found: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever stands there

@@ -100,9 +100,10 @@ class Reading:
         query: Select[Any] = select(usage).where(*conditions).order_by(usage.c.id).limit(limit)
         found = (await connection.execute(query)).all()
         keys: dict[int, list[str]] = defaultdict(list)
-        named = select(lines.c.usage_id, lines.c.key).where(
-            lines.c.usage_id.in_([row.id for row in found])
-        )
+        page = query.with_only_columns(
+            usage.c.id
+        ).subquery()  # a database takes so many values, and no more
+        named = select(lines.c.usage_id, lines.c.key).join(page, page.c.id == lines.c.usage_id)
         for line in (await connection.execute(named)).all():
             keys[line.usage_id].append(line.key)
         return tuple(_usage_row(row, keys[row.id]) for row in found)

@@ -39,7 +39,7 @@ def pending_row(charge: Charge, expires: int) -> dict[str, Any]:
         "currency": charge.currency,
         "amount": charge.amount,
         "adopted": False,
-        "price": None if charge.price is None else charge.price.write(),
+        "price": written_price(charge.price),
         "metadata": charge.metadata,
         "at_us": charge.at,
         "expires_us": expires,
@@ -56,10 +56,20 @@ def held_of(row: Any) -> Held:  # noqa: ANN401 - a row
         row.model,
         row.currency,
         row.amount,
-        None if row.price is None else Price.read(row.price),
+        read_price(row.price),
         row.metadata,
         row.at_us,
     )
+
+
+def written_price(price: Price | None) -> str | None:
+    """As a row has it."""
+    return None if price is None else price.write()
+
+
+def read_price(text: str | None) -> Price | None:
+    """What a row has."""
+    return None if text is None else Price.read(text)
 
 
 def adopt(charge: Charge, held: Held) -> None:
@@ -112,6 +122,7 @@ def entry_row(held: Held, told: Resolution | None, price: Price | None, now: int
         **token_columns(told),
         "currency": held.currency,
         "price_version": None if price is None else price.version,
+        "price": None,
         "at_us": held.at,
         "resolved_us": now,
         "metadata": held.metadata,

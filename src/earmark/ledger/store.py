@@ -10,7 +10,7 @@ import asyncio
 import sys
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -19,10 +19,10 @@ from sqlalchemy import event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from earmark.ledger.failures import Again, asks_again, is_outage
+from earmark.ledger.failures import Again, asks_again, is_outage, lacks_tables
 from earmark.ledger.line import Line, Work
 from earmark.ledger.statements import dialect_of
-from earmark.shielding import in_trio
+from earmark.shielding import finish, in_trio
 
 Result = TypeVar("Result")
 
@@ -105,9 +105,13 @@ class Store:
             Unreachable: it has happened or has not.
         """
         place = self._place()
+        ask: _Ask[Result] = partial(_run, place.writer)
         if place.line is not None:
-            return await self._answered(place, place.line.run, work, patient=patient)
-        return await self._answered(place, partial(_run, place.writer), work, patient=patient)
+            ask = place.line.run
+        answer = await self._answered(place, ask, work, patient=patient)
+        # Whoever was cut off a moment ago: it takes writes. (That it answers questions would not say so.)
+        self.reason, self._down_until = None, 0.0
+        return answer
 
     async def read(self, work: Work[Result], *, patient: bool = False) -> Result:
         """Run work that changes nothing, on what was committed at one moment.
@@ -120,9 +124,11 @@ class Store:
             Unreachable: nobody could answer.
         """
         place = self._place()
+        ask: _Ask[Result] = partial(_look, place.engine)
         if place.line is not None and self._only_one:
-            return await self._answered(place, place.line.run, work, patient=patient)
-        return await self._answered(place, partial(_look, place.engine), work, patient=patient)
+            ask = place.line.run
+        # To its end: a driver that is cut off in the middle of a question may leave a connection open.
+        return await finish(partial(self._answered, place, ask, work, patient=patient))
 
     async def aclose(self) -> None:
         """Close what this loop has open, if its server listens; an engine that was handed in stays open."""
@@ -151,13 +157,16 @@ class Store:
         except Unreachable:
             raise
         except Exception as error:
+            if lacks_tables(error):
+                error.add_note("`await ledger.create()` makes the ledger's tables, or a migration.")
             if not is_outage(error):
                 raise
             told = getattr(error, "orig", None) or error
             self.reason = f"{type(told).__name__}: {told}".strip(": ")
             self._down_until = time.monotonic() + PAUSE
             raise Unreachable(self.reason, asked=True) from error
-        self.reason = None
+        if not self.is_down:
+            self.reason = None
         return answer
 
     def _check(self) -> None:
@@ -234,15 +243,21 @@ async def _look(engine: AsyncEngine, work: Work[Result]) -> Result:
         if engine.dialect.name == "sqlite":
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             await connection.exec_driver_sql("BEGIN")
-            try:
-                return await work(connection)
-            finally:
-                await connection.exec_driver_sql("ROLLBACK")
+            found = await work(connection)
+            await connection.exec_driver_sql("ROLLBACK")  # which the pool does where anything fails
+            return found
         await connection.execution_options(
             isolation_level="REPEATABLE READ", postgresql_readonly=True
         )
         async with connection.begin():
             return await work(connection)
+
+
+def schemas_of(database: str | URL | AsyncEngine) -> Mapping[str | None, str | None]:
+    """What an engine calls the schemas that tables are described in, where it calls them otherwise."""
+    if not isinstance(database, AsyncEngine):
+        return {}
+    return database.get_execution_options().get("schema_translate_map") or {}
 
 
 def _url(database: str | URL) -> URL:

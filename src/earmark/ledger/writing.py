@@ -30,9 +30,12 @@ from earmark.ledger.rows import (
     held_of,
     held_of_entry,
     pending_row,
+    read_price,
     token_columns,
+    written_price,
 )
 from earmark.ledger.tables import Tables
+from earmark.prices import Price
 
 OUTCOMES: Final = {
     "settle": "settled",
@@ -161,7 +164,7 @@ class Writing:
     ) -> bool:
         """Post what a holder that is gone has held, as it stands; False: somebody has resolved it by now."""
         told = Resolution(Charge(held.request_id, held.reservation), "abandon")
-        entry = self._entry(held, told, now, EXPIRED)
+        entry = {**self._entry(held, told, now, EXPIRED), "price": written_price(held.price)}
         return await self._post(connection, held, entry, capped=capped)
 
     async def correct(self, connection: AsyncConnection, name: str, cost: int, now: int) -> bool:
@@ -266,7 +269,7 @@ class Writing:
 
     def _entry(self, held: Held, told: Resolution, now: int, outcome: str) -> dict[str, Any]:
         """The first entry of a request in the log."""
-        price = told.price or held.price
+        price = _usable(told.price, held.currency) or held.price
         cost = posted(told.verb, held.amount, told.bill, price, keeps=self._keeps)
         return {
             **entry_row(held, told, price, now),
@@ -288,13 +291,15 @@ class Writing:
         if not entries or entries[-1].outcome != EXPIRED:
             return False
         first = entries[0]
-        price = told.price or charge.price
+        price = _usable(told.price, first.currency) or charge.price or read_price(first.price)
         cost = 0
         estimated = False
         if told.verb not in UNSENT:
             cost, estimated = posted(told.verb, first.cost, told.bill, price, keeps=self._keeps)
         words = {
             **token_columns(told),
+            "model": (told.bill.model if told.bill else None) or first.model,
+            "price_version": first.price_version if price is None else price.version,
             "outcome": OUTCOMES.get(told.verb, "cancelled"),
             "estimated": estimated,
             "cost": cost - first.cost,
@@ -327,3 +332,8 @@ class Writing:
             await self._cap(connection, held, entry)
         count = Count(held.keys, held.currency, held.at, entry["cost"])
         await self._changes.log(connection, entry, count)
+
+
+def _usable(price: Price | None, currency: str) -> Price | None:
+    """The served model's price, if it is in the currency that the request counts in: others are other money."""
+    return price if price is not None and price.currency == currency else None
