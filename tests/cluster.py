@@ -89,9 +89,12 @@ class MeasuredCluster(Measured):
     def _is_empty(self, key: str) -> bool:
         if ":c:" not in key:
             return False
-        _, states, *resets = json.loads(self._look.get(key) or "[0,{}]")
-        counts = {"f": slice(1, 2), "s": slice(1, 3), "b": slice(0, 1)}
-        return not resets and all(not any(state[counts[name[0]]]) for name, state in states.items())
+        _, *counts = json.loads(self._look.get(key) or "[0]")
+        names = [at for at, one in enumerate(counts) if isinstance(one, str)]
+        used = {"f": slice(1, 2), "s": slice(1, 3), "b": slice(0, 1)}
+        states = [(counts[at][0], counts[at + 1 : at + 4]) for at in names]
+        resets = counts and names[:1] != [0]
+        return not resets and not any(any(state[used[kind]]) for kind, state in states)
 
 
 class ClusterStore(Store):

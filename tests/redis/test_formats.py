@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import pytest
@@ -27,17 +28,15 @@ AMOUNTS: Final = {"images": 2}
 WRITTEN: Final[dict[str, dict[str, Any]]] = {
     "": {
         "ns:c:a": [
-            1_000_000_000,
-            {
-                "f60:r": [960_000_000, 2],
-                "b60:=images": [3, 1_000_000_000, 9],
-                "s60:=images": [960_000_000, 3, 0],
-                "f60:t": [960_000_000, 5],
-                "f3600:t": [0, 5],
-                "f86400:t": [0, 5],
-            },
+            [1_000_000_000],
+            ["b60:=images", 3, 1_000_000_000, 9],
+            ["f3600:t", 0, 5],
+            ["f60:r", 16, 2],
+            ["f60:t", 16, 5],
+            ["f86400:t", 0, 5],
+            ["s60:=images", 16, 3, 0],
         ],
-        "ns:c:b": [1_000_000_000, {}, {"b60:=images": [1_000_000_000, 8_200_000_000]}],
+        "ns:c:b": [[1_000_000_000, {"b60:=images": [1_000_000_000, 8_200_000_000]}]],
         "ns:s:a": [(b"ID", 1_060_000_000.0)],
         "ns:r:=open": (
             "1000000000 0 0 0 0 0 0 0\n"
@@ -52,11 +51,18 @@ WRITTEN: Final[dict[str, dict[str, Any]]] = {
 _ID: Final = re.compile(r"[\w-]{11}\.\d+")
 
 
+def _by_limit(counts: list[Any]) -> list[list[Any]]:
+    """What stands in front, and each limit's name with its numbers."""
+    names = [at for at, one in enumerate(counts) if isinstance(one, str)]
+    parts = [counts[at:end] for at, end in pairwise([*names, len(counts)])]
+    return [counts[: names[0] if names else None], *sorted(parts)]
+
+
 def plain(found: object) -> object:
     """What is under a key, without the names of messages, and in no order where there is none."""
     if isinstance(found, bytes):
         text = _ID.sub("ID", found.decode())
-        return json.loads(text) if text.startswith("[") else text
+        return _by_limit(json.loads(text)) if text.startswith("[") else text
     assert isinstance(found, list)
     return [(_ID.sub("ID", member.decode()).encode(), end) for member, end in found]
 

@@ -16,8 +16,10 @@ from redis.asyncio import Redis
 
 from earmark import Limiter, Limits, RateLimited, RedisBackend, Reservation, Scope
 from earmark.backends.redis import backend
-from tests.redis.wire import until
+from tests.redis.wire import Wires, until, wires
 from tests.servers import RedisServer, redis_server
+
+__all__ = ["wires"]
 
 KEY: Final = Scope("key", Limits(rpd=100, tpd=1_000_000, concurrency=7))
 
@@ -172,7 +174,7 @@ def test_r19_a_handle_outlives_its_loop(
 
 
 def test_r19_what_a_closed_loop_left_owed_the_next_delivers(
-    shared_redis: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+    shared_redis: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch, wires: Wires
 ) -> None:
     """R19, R15: a coroutine outlives its loop in the midst of a settlement; the next loop delivers that."""
     monkeypatch.setattr(backend, "CLOSING_SECONDS", 0.0)
@@ -182,6 +184,7 @@ def test_r19_what_a_closed_loop_left_owed_the_next_delivers(
     async def begin() -> None:
         reservation = await limiter.pre_commit(KEY, tokens=30)
         works.append(reservation.settle_success(12))
+        wires.hold("before")
         works[0].send(None)
         await limiter.aclose()
 

@@ -26,7 +26,6 @@ GLOBALS: Final = {
     "ARGV",
     "KEYS",
     "cjson",
-    "ipairs",
     "math",
     "pairs",
     "pcall",
@@ -40,7 +39,7 @@ GLOBALS: Final = {
 }
 MEMBERS: Final = {
     "cjson": {"decode", "encode"},
-    "math": {"ceil", "max", "min"},
+    "math": {"ceil"},
     "redis": {"call"},
     "string": {"byte", "find", "format", "gmatch", "match", "sub"},
     "table": {"concat"},

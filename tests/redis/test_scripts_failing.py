@@ -6,7 +6,7 @@ The scripts are run as the library runs them, by a plain client: as this user or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import pytest
@@ -23,6 +23,7 @@ from earmark.backends.redis.failures import Outage, StoreError
 from earmark.backends.redis.keys import Keys
 from earmark.backends.redis.messages import Message, Messages
 from earmark.backends.redis.scripts import COMMANDS, FREES, TAKES, scripts
+from earmark.backends.redis.wire import Replies
 from earmark.core.hold import Hold
 from earmark.core.joint import Joint
 from earmark.ids import next_id
@@ -251,7 +252,7 @@ async def test_all_rights_are_enough(server: RedisServer, admin: redis.Redis) ->
     for _ in range(2):
         async with Redis.from_url(user_without(server, admin)) as client:
             dialed = await Dialer(client, check_clock=False, probe=KEYS.probe).dial()
-            await dialed.connection.disconnect()
+            await dialed.wire.close(at_once=False)
         assert contents(admin) == {}
 
 
@@ -264,7 +265,7 @@ async def test_a_server_that_takes_no_writes_denies_no_rights(
     try:
         async with Redis.from_url(user_without(server, admin)) as client:
             dialed = await Dialer(client, check_clock=False, probe=KEYS.probe).dial()
-            await dialed.connection.disconnect()
+            await dialed.wire.close(at_once=False)
     finally:
         admin.config_set("min-replicas-to-write", 0)
 
@@ -366,22 +367,21 @@ def test_a_message_that_cannot_be_read_fails_alone(
         assert after.keys() - before.keys() <= {key for each, _ in neighbours for key in each.keys}
 
 
-class Wire:
+class Known:
     """A connection whose replies are known."""
+
+    lost = False
 
     def __init__(self, *replies: object) -> None:
         self._replies = list(replies)
 
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+    def call(
+        self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
+    ) -> None:
         """Nobody is there."""
+        done([self._replies.pop(0) for _ in range(count)])
 
-    async def read_response(self) -> Any:
-        reply = self._replies.pop(0)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    async def disconnect(self, nowait: bool = False) -> None:
+    async def close(self, *, at_once: bool) -> None:
         """Nobody is there."""
 
 
@@ -389,7 +389,7 @@ async def answers(reply: object, *messages: Message) -> list[object]:
     """What each caller is told by one reply, an exception as it is."""
     loop = asyncio.get_running_loop()
     flight = [Asked(message, loop.create_future(), 0.0, again=False) for message in messages]
-    dialed = Dialed(Wire(reply), scripts(allow_oom=True))
+    dialed = Dialed(Known(reply), scripts(allow_oom=True))
     await exchange(dialed, lambda: (), flight, lambda _: None)
     return await asyncio.gather(*(asked.answer for asked in flight), return_exceptions=True)
 

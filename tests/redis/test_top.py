@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -188,7 +189,7 @@ async def test_a_look_costs_so_much_and_no_more(
     assert calls["cmdstat_scan"]["calls"] == 1
     gets = calls.get("cmdstat_get", {"calls": 0})  # none, where the piece had no record in it
     assert gets["calls"] <= 2 * 10 + finding.MOST_RECORDS
-    assert watch.said.endswith("scopes, and there may be more")
+    assert re.search(r"scopes?, and there may be more$", watch.said)
     while not watch.is_complete:
         await watch.look()
     assert watch.said == "20 scopes are looked at, and there are more"
@@ -233,10 +234,10 @@ async def test_what_others_keep_there_is_left_alone(
     """Keys of other namespaces, and what no release of this format has written, disturb nobody."""
     with shared_redis.client() as look:
         for name, value in (
-            (f"{namespace}x:c:a", '[1,{"f60:r":[0,5]}]'),
-            (f"{namespace}:c2:b", '[1,{"f60:r":[0,5]}]'),
+            (f"{namespace}x:c:a", '[1,"f60:r",0,5]'),
+            (f"{namespace}:c2:b", '[1,"f60:r",0,5]'),
             (f"{namespace}:c:c", "no JSON"),
-            (f"{namespace}:c:d", json.dumps([1, {"z": [1], "f60:r": 5}])),
+            (f"{namespace}:c:d", json.dumps([1, {"f60:r": [0, 5]}, "z", 1])),
             (f"{namespace}:r:e", "17 winner"),
             (f"{namespace}:r:f", "1 2\n[nothing]"),
         ):

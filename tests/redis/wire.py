@@ -13,12 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal
+from contextvars import Context
+from typing import Final, Literal
 
 import pytest
 
 from earmark.backends.redis.connection import Dialed
 from earmark.backends.redis.dialing import Dialer
+from earmark.backends.redis.loops import OURS
+from earmark.backends.redis.wire import Replies, Wire
 
 Moment = Literal["before", "sent", "applied", "answered"]
 
@@ -64,7 +67,7 @@ class Wires:
 
         async def dial_wired(dialer: Dialer) -> Dialed:
             dialed = await dial(dialer)
-            return dialed._replace(connection=_Wire(dialed.connection, self))
+            return dialed._replace(wire=_Wire(dialed.wire, self))
 
         monkeypatch.setattr(Dialer, "dial", dial_wired)
 
@@ -90,31 +93,44 @@ class Wires:
 
 
 class _Wire:
-    def __init__(self, inner: Any, wires: Wires) -> None:
+    def __init__(self, inner: Wire, wires: Wires) -> None:
         self._inner = inner
         self._wires = wires
-        self._replies = 0
+        self._task: asyncio.Task[None] | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    @property
+    def lost(self) -> bool:
+        return self._inner.lost
 
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        packed: Iterable[bytes] = [command] if isinstance(command, bytes) else list(command)
-        self._replies = b"".join(packed).count(b"$7\r\nEVALSHA\r\n")
-        self._wires.sent["EVALSHA"] += self._replies
+    def call(
+        self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
+    ) -> None:
+        self._task = asyncio.get_running_loop().create_task(
+            self._call(list(commands), count, done), name=f"{OURS}.wire", context=Context()
+        )
+
+    async def _call(
+        self, commands: list[bytes], count: int, done: Callable[[Replies], object]
+    ) -> None:
+        scripts = b"".join(commands).count(b"$7\r\nEVALSHA\r\n")
+        self._wires.sent["EVALSHA"] += scripts
         self._wires.sent["round trips"] += 1
         await self._wires.at("before")
-        await self._inner.send_packed_command(packed, check_health=check_health)
+        replied: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
+        self._inner.call(commands, count, replied.set_result)
         await self._wires.at("sent")
+        replies = await replied
+        if not isinstance(replies, Exception):
+            for _ in range(scripts):
+                self._wires.sent["answered"] += 1
+                await self._wires.at("applied")
+        self._wires.tell_answered()
+        done(replies)
 
-    async def read_response(self) -> Any:
-        reply = await self._inner.read_response()
-        self._replies -= 1
-        if self._replies >= 0:
-            self._wires.sent["answered"] += 1
-            await self._wires.at("applied")
-            self._wires.tell_answered()
-        return reply
+    async def close(self, *, at_once: bool) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        await self._inner.close(at_once=at_once)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from earmark.backends.redis.carriers import topology as topology_of
 from earmark.backends.redis.client import Client
 from earmark.backends.redis.failures import Outage, StoreError, is_owed, told, unavailable
 from earmark.backends.redis.fallback import LocalShare
-from earmark.backends.redis.line import PATIENCE
 from earmark.backends.redis.lines import Lines, Post, of_every_loop, of_one_loop
 from earmark.backends.redis.messages import Decided, Message, Messages, decided, hold_of, states
 from earmark.backends.redis.renewal import Renewal
@@ -28,6 +27,7 @@ from earmark.backends.redis.replicas import Presence, Replicas
 from earmark.backends.redis.settings import OnOutage, Settings, count, seconds, share
 from earmark.backends.redis.several import Parts, Several, slices_of
 from earmark.backends.redis.standing import Standing
+from earmark.backends.redis.trips import PATIENCE
 from earmark.clock import Clock, injected, locked, wall_clock
 from earmark.core.admission import algorithm_of
 from earmark.core.hold import Hold, Verb

@@ -18,9 +18,10 @@ from redis.backoff import NoBackoff
 
 from earmark.backends.redis.chart import Address, Range
 from earmark.backends.redis.client import Client
-from earmark.backends.redis.connection import Connection, Dialed, command, load
+from earmark.backends.redis.connection import Dialed, load
 from earmark.backends.redis.failures import StoreError, is_outage
 from earmark.backends.redis.scripts import COMMANDS, Scripts, scripts
+from earmark.backends.redis.wire import Wire, command, wire_of
 from earmark.logs import about
 
 logger = logging.getLogger("earmark.redis")
@@ -73,20 +74,21 @@ class Dialer:
         connection = _connection(self.client, self._node)
         try:
             await connection.connect()
-            facts = await _facts(connection)
+            wire = wire_of(connection)
+            facts = await _facts(wire)
             if self._node is None:
                 _check_alone(facts)
-            flags = _version(facts) >= (7,) if facts else await _knows_flags(connection)
+            flags = _version(facts) >= (7,) if facts else await _knows_flags(wire)
             if self._check_clock:
-                await _check_clock(connection)
+                await _check_clock(wire)
             if self._probe is not None:
                 known, clustered = scripts(allow_oom=flags), self._node is not None
-                await _check_rights(connection, known, self._probe, clustered=clustered)
+                await _check_rights(wire, known, self._probe, clustered=clustered)
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
         _warn_of_eviction(facts, self._said)
-        return Dialed(connection, scripts(allow_oom=flags))
+        return Dialed(wire, scripts(allow_oom=flags))
 
 
 def _connection(client: Any, node: Address | None) -> Any:  # noqa: ANN401 - redis-py's, which says little
@@ -119,7 +121,7 @@ async def slots_of(client: RedisCluster, node: Address) -> list[Range]:
     connection = _connection(client, node)
     try:
         await connection.connect()
-        told = await command(connection, "CLUSTER", "SLOTS")
+        told = await command(wire_of(connection), "CLUSTER", "SLOTS")
     finally:
         await connection.disconnect(nowait=True)
     if not told:
@@ -152,10 +154,10 @@ def address_of(client: RedisCluster, told_by: Address, host: str, port: int) -> 
     return address
 
 
-async def _facts(connection: Connection) -> dict[str, str]:
+async def _facts(wire: Wire) -> dict[str, str]:
     """What the server says about itself; nothing, where that is not allowed."""
     try:
-        told = await command(connection, "INFO")
+        told = await command(wire, "INFO")
     except exceptions.ResponseError as error:
         if is_outage(error):
             raise
@@ -169,10 +171,10 @@ def _check_alone(facts: dict[str, str]) -> None:
         raise StoreError(_PART_OF_A_CLUSTER)
 
 
-async def _knows_flags(connection: Connection) -> bool:
+async def _knows_flags(wire: Wire) -> bool:
     """Whether scripts may have flags, on a server that does not tell its version."""
     try:
-        await command(connection, "EVAL", _FLAGGED, "0")
+        await command(wire, "EVAL", _FLAGGED, "0")
     except exceptions.ResponseError as error:
         if is_outage(error):
             raise
@@ -185,10 +187,10 @@ def _version(facts: dict[str, str]) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdecimal())
 
 
-async def _check_clock(connection: Connection) -> None:
+async def _check_clock(wire: Wire) -> None:
     """See that scripts read the server's clock: on some servers theirs stands still, or at zero (C59)."""
-    inside = await command(connection, "EVAL", _CLOCK, "0")
-    outside = await command(connection, "TIME")
+    inside = await command(wire, "EVAL", _CLOCK, "0")
+    outside = await command(wire, "TIME")
     apart = abs(int(outside[0]) - int(inside[0]))
     if apart > _CLOCK_SLACK:
         msg = (
@@ -198,19 +200,17 @@ async def _check_clock(connection: Connection) -> None:
         raise StoreError(msg)
 
 
-async def _check_rights(
-    connection: Connection, scripts: Scripts, probe: str, *, clustered: bool
-) -> None:
+async def _check_rights(wire: Wire, scripts: Scripts, probe: str, *, clustered: bool) -> None:
     """See that this user's scripts may run every command: one that is denied half-way would leave things half done."""
     keys = (str(len(COMMANDS)), *[probe] * len(COMMANDS))
     messages = [f"1 0 0 rights {name} {name}" for name in COMMANDS]
     call = ("EVALSHA", scripts["rights"].sha, *keys, *("0", "0", "0", "0"), *messages)
     try:
         try:
-            told = await command(connection, *call)
+            told = await command(wire, *call)
         except exceptions.NoScriptError:
-            await load(connection, scripts)
-            told = await command(connection, *call)
+            await load(wire, scripts)
+            told = await command(wire, *call)
     except exceptions.ResponseError as error:
         if not clustered and isinstance(error, exceptions.MovedError):
             raise StoreError(_PART_OF_A_CLUSTER) from error

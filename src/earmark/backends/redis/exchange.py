@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple
 
 from redis import exceptions
 
 from earmark.backends.redis.asked import Again, Asked
-from earmark.backends.redis.connection import Connection, Dialed, load, pack
+from earmark.backends.redis.connection import Dialed, load
 from earmark.backends.redis.failures import Outage, StoreError, is_outage, reason_of
 from earmark.backends.redis.scripts import Script, Scripts
+from earmark.backends.redis.wire import ask, pack
 
 Call = tuple[Script, list[Asked]]
 """A script, and those whose messages it is to answer."""
 
+Way = Literal["EVALSHA", "EVAL"]
+
 # A script that the server does not know is loaded, and where it is forgotten again at once it is sent whole.
-_WAYS: Final = ("EVALSHA", "EVALSHA", "EVAL")
+_AGAIN: Final[tuple[Way, ...]] = ("EVALSHA", "EVAL")
 
 # Stands in an answer for the id of a message that the script could not read.
 _UNREADABLE: Final = "?"
 
 # What a server calls a script in the error at which it ended, and not in one for which it was never run.
 _FAILED_SCRIPT: Final = "user_script"
+
+
+class Landing(NamedTuple):
+    """What has become of a round trip.
+
+    Attributes:
+        unknown: the calls of scripts that the server does not know: none of them has been run.
+        ailing: why the store is of no use now, although it answers.
+    """
+
+    unknown: list[Call]
+    ailing: Outage | None
 
 
 async def exchange(
@@ -41,23 +56,38 @@ async def exchange(
         header: the arguments that begin every call, as they are now.
         flight: who is on board; where nobody is, nothing is sent.
         answered: told how many seconds each round trip took that brought answers.
+
+    Raises:
+        redis.RedisError: the connection has failed.
     """
-    connection, scripts = dialed
-    calls = _calls(scripts, flight)
-    ailing: Outage | None = None
-    for way in _WAYS if calls else ():
-        sent = time.monotonic()
-        calls, ails = await _call(connection, way, header(), calls)
-        answered(time.monotonic() - sent)
-        ailing = ailing or ails
+    if not flight:
+        return None
+    calls = calls_of(dialed.scripts, flight)
+    landing = await _call(dialed, "EVALSHA", header(), calls, answered)
+    return await call_again(dialed, header, landing, answered)
+
+
+async def call_again(
+    dialed: Dialed,
+    header: Callable[[], tuple[str, ...]],
+    landing: Landing,
+    answered: Callable[[float], object],
+) -> Outage | None:
+    """Where a server does not know the scripts, since it was restarted or they were flushed, load them, and call again.
+
+    Takes, returns and raises what `exchange` does.
+    """
+    calls, ailing = landing
+    for way in _AGAIN:
         if not calls:
             break
-        # The server was restarted, or its scripts were flushed: none of these calls has been run.
-        await load(connection, scripts)
+        await load(dialed.wire, dialed.scripts)
+        calls, ails = await _call(dialed, way, header(), calls, answered)
+        ailing = ailing or ails
     return ailing
 
 
-def _calls(scripts: Scripts, flight: list[Asked]) -> list[Call]:
+def calls_of(scripts: Scripts, flight: list[Asked]) -> list[Call]:
     """One for each verb, in the order of the scripts, and group: a script reaches one slot of a cluster alone."""
     if len(flight) == 1:
         return [(scripts[flight[0].message.verb], flight)]
@@ -73,44 +103,66 @@ def _calls(scripts: Scripts, flight: list[Asked]) -> list[Call]:
     ]
 
 
-async def _call(
-    connection: Connection, way: str, header: tuple[str, ...], calls: list[Call]
-) -> tuple[list[Call], Outage | None]:
-    """Run scripts in one round trip; return those that the server does not know, and what ails it."""
-    packed: list[bytes] = []
+def commands_of(calls: list[Call], way: Way, header: tuple[str, ...]) -> list[bytes]:
+    """What is written to run scripts in one round trip."""
+    commands: list[bytes] = []
     for script, batch in calls:
         keys = [key for asked in batch for key in asked.message.keys]
         arguments = [asked.message.text(again=asked.again) for asked in batch]
         name = script.sha if way == "EVALSHA" else script.text
         if batch[0].asking:
-            packed.append(pack("ASKING"))
-        packed.append(pack(way, name, str(len(keys)), *keys, *header, *arguments))
-    await connection.send_packed_command(packed, check_health=False)
+            commands.append(pack("ASKING"))
+        commands.append(pack(way, name, str(len(keys)), *keys, *header, *arguments))
+    return commands
+
+
+async def _call(
+    dialed: Dialed,
+    way: Way,
+    header: tuple[str, ...],
+    calls: list[Call],
+    answered: Callable[[float], object],
+) -> Landing:
+    """One round trip."""
+    sent = time.monotonic()
+    replies = await ask(dialed.wire, *commands_of(calls, way, header))
+    answered(time.monotonic() - sent)
+    return hand_out(calls, replies)
+
+
+def hand_out(calls: list[Call], replies: Sequence[object]) -> Landing:
+    """Give everybody on board their own answer.
+
+    Raises:
+        redis.RedisError: the connection is of no use any more; who has no answer by now gets none on it.
+    """
     unknown: list[Call] = []
     ailing: Outage | None = None
+    coming = iter(replies)
     for script, batch in calls:
-        try:
-            if batch[0].asking:
-                await connection.read_response()
-            answers: bytes = await connection.read_response()
-        except exceptions.NoScriptError:
+        reply = next(coming)
+        if batch[0].asking:
+            asked_for, reply = reply, next(coming)
+            reply = asked_for if isinstance(asked_for, Exception) else reply
+        if isinstance(reply, exceptions.NoScriptError):
             unknown.append((script, batch))
-        except exceptions.ResponseError as error:
+        elif isinstance(reply, exceptions.ResponseError):
             # What the script itself fails at may come after messages that were applied.
-            ran = _FAILED_SCRIPT in str(error) and not is_outage(error)
+            ran = _FAILED_SCRIPT in str(reply) and not is_outage(reply)
             for asked in batch:
-                if not asked.is_sent_elsewhere(error):
-                    ailing = _refuse(asked, error, sent=ran or asked.again) or ailing
+                if not asked.is_sent_elsewhere(reply):
+                    ailing = _refuse(asked, reply, sent=ran or asked.again) or ailing
+        elif isinstance(reply, bytes):
+            ailing = _hand_out(batch, reply.decode().split("\0")) or ailing
         else:
-            ailing = _hand_out(batch, answers.decode().split("\0")) or ailing
-    return unknown, ailing
+            raise reply if isinstance(reply, Exception) else _stranger()
+    return Landing(unknown, ailing)
 
 
 def _hand_out(batch: list[Asked], answers: list[str]) -> Outage | None:
     """Give everybody their own answer, which begins with the id that they sent."""
     if len(answers) != len(batch):
-        msg = "the store has answered another call"
-        raise exceptions.ConnectionError(msg)
+        raise _stranger()
     ailing: Outage | None = None
     for asked, answer in zip(batch, answers, strict=True):
         id_, _, text = answer.partition(" ")
@@ -127,8 +179,12 @@ def _hand_out(batch: list[Asked], answers: list[str]) -> Outage | None:
 
 def _check_unreadable(id_: str) -> None:
     if id_ != _UNREADABLE:
-        msg = "the store has answered another message"
-        raise exceptions.ConnectionError(msg)
+        raise _stranger()
+
+
+def _stranger() -> exceptions.ConnectionError:
+    """The reply is none to what was sent: nothing that comes on this connection is."""
+    return exceptions.ConnectionError("the store has answered another message")
 
 
 def _refuse(asked: Asked, error: Exception, *, sent: bool) -> Outage | None:

@@ -19,15 +19,16 @@ from redis import exceptions
 
 from earmark.backends.redis.asked import Asked, Watch
 from earmark.backends.redis.chart import Address, Chart, Range, slot_of
-from earmark.backends.redis.connection import Connection, command
 from earmark.backends.redis.failures import Outage, failure, reason_of
-from earmark.backends.redis.line import CLOSED, Line, fail
+from earmark.backends.redis.line import CLOSED, Line
 from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Owed
 from earmark.backends.redis.rack import REST, Rack, Tray
 from earmark.backends.redis.routed import Routed, is_astray, is_moved
 from earmark.backends.redis.standing import OfMaster, Standing
 from earmark.backends.redis.survey import Survey
+from earmark.backends.redis.trips import fail
+from earmark.backends.redis.wire import Wire, command
 
 # A message that is sent elsewhere so often waits before it goes on: the nodes do not agree yet.
 _HOPS: Final = 3
@@ -59,10 +60,10 @@ class Node(Line):
         routed.at = self.address
         return routed
 
-    async def _try_to_write(self, connection: Connection) -> None:
+    async def _try_to_write(self, wire: Wire) -> None:
         probe = self.fleet.probe_at(self.address)
         if probe is not None:
-            await command(connection, "SET", probe, "", "PX", "1000")
+            await command(wire, "SET", probe, "", "PX", "1000")
 
     def _settle(self, owed: list[Owed], batch: list[Asked]) -> None:
         """What is owed still may belong to others by now."""

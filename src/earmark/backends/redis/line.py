@@ -1,8 +1,9 @@
-"""One connection of one event loop, and the one task that uses it.
+"""One connection of one event loop, with everybody's messages on it.
 
-Callers hand in messages and wait for their answers; they never touch the connection, so that a cancelled one cannot
-leave a reply on it for somebody else (C55). While one round trip is under way the messages that come are collected,
-and the next one carries them all: a single caller waits for nobody, and many share.
+Callers hand in messages and wait for their answers; who is cancelled leaves no reply to somebody else, since what was
+sent is read to its end whoever waits (C55). While one round trip is under way the messages that come are collected,
+and the next one carries them all: a single caller waits for nobody, and many share. As long as all is well no task is
+at work (see `trips`); one connects, loads scripts, delivers what is owed, and finds out when the store is back.
 
 A message is either answered, or its caller learns that the store cannot answer, and whether the message may have
 reached it. A connection that breaks is made anew once and the messages are sent again, which have an effect once (R9);
@@ -14,20 +15,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context
 from typing import Final
 
-from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, Gate, Watch, unanswered
-from earmark.backends.redis.connection import Connection, Dialed, command
-from earmark.backends.redis.exchange import exchange
+from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, unanswered
+from earmark.backends.redis.connection import Dialed
+from earmark.backends.redis.exchange import Landing, call_again, exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
 from earmark.backends.redis.loops import OURS, is_ending, others_are_going
 from earmark.backends.redis.messages import Message, has_won
 from earmark.backends.redis.owed import Outbox, Owed, log_failed, log_owed
 from earmark.backends.redis.standing import Standing
+from earmark.backends.redis.trips import PATIENCE, Trips, fail
+from earmark.backends.redis.wire import Wire, command
 
 logger = logging.getLogger("earmark.redis")
 
@@ -36,10 +38,6 @@ logger = logging.getLogger("earmark.redis")
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0
 
-# An attempt may take so many timeouts: nobody waits for it, and on a slow loop it takes many turns. A message is sent
-# within as many, or not at all.
-PATIENCE: Final = 4
-
 # A line that ends looks this often, in seconds, whether others are at work still: at first, and at least.
 _END_PAUSE: Final = 0.001
 _LONGEST_END_PAUSE: Final = 0.1
@@ -47,7 +45,7 @@ _LONGEST_END_PAUSE: Final = 0.1
 CLOSED: Final = Outage("the line to the store is closed", sent=True)
 
 
-class Line:
+class Line(Trips):
     """See above. To be used on one loop alone.
 
     Args:
@@ -74,25 +72,14 @@ class Line:
         *,
         brief: bool = False,
     ) -> None:
+        super().__init__(header, timeout, outbox, standing)
         self._dial = dial
-        self._header = header
-        self._timeout = timeout
-        self._outbox = outbox
         self._probe = probe
-        self._standing = standing
-        self._loop = asyncio.get_running_loop()
-        self._dialed: Dialed | None = None
-        self._waiting: deque[Asked] = deque()
-        self._flight: list[Asked] = []
-        self._wake = asyncio.Event()
         self._idle = asyncio.Event()
-        self._watch = Watch(self._loop, timeout, self._oldest, self._give_up)
-        self._gate = Gate(self._watch, timeout, PATIENCE * timeout)
         self._too_late = False
-        self._proven = False  # whether the connection has carried an answer
         self._owed_first = False
         self._pause, self._end_pause = FIRST_PAUSE, _END_PAUSE
-        self._closing = False
+        self._leaving = self._closing = False
         self._ending = brief and is_ending()  # else the loop has outlived a line, and goes on
         self.down: Exception | None = None
         # The first caller's context is not the line's, which outlives it.
@@ -123,9 +110,7 @@ class Line:
         if self.down is not None or self.over:
             fail(asked, failure(self.down or CLOSED, sent=asked.again))
             return asked
-        self._waiting.append(asked)
-        self._wake.set()
-        self._watch.begin()
+        self._queue(asked)
         return asked
 
     def wake(self) -> None:
@@ -134,6 +119,7 @@ class Line:
 
     async def aclose(self, seconds: float) -> None:
         """Answer who has asked and deliver what is owed, for at most so many seconds, and close."""
+        self._leaving = True
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -155,11 +141,6 @@ class Line:
                 idle.cancel()
             if self._outbox:  # another loop has it under way, and may have to put it back
                 await asyncio.sleep(_END_PAUSE)
-
-    @property
-    def asked(self) -> bool:
-        """Whether anything has no answer yet, also where nobody waits for it any more."""
-        return self._oldest() is not None
 
     async def _run(self) -> None:
         try:
@@ -192,7 +173,7 @@ class Line:
         """
         if not self._ending or self.down is not None:
             return self._ending
-        if self._waiting or self._outbox.deliverable:
+        if self._flight or self._waiting or self._outbox.deliverable:
             return False
         return not others_are_going()
 
@@ -200,6 +181,7 @@ class Line:
         """What was under way goes out again, on a new connection: the old one may have a reply to come."""
         fresh = list(unanswered(self._flight))
         self._flight = []
+        self._stranded = None
         await self._hang_up()
         for asked in reversed(fresh):
             asked.again = True
@@ -209,6 +191,10 @@ class Line:
         """Do what is to be done next."""
         if self.down is not None:
             await self._recover()
+        elif self._stranded is not None:
+            await self._rescue(self._stranded)
+        elif self._flight:
+            await self._park()
         elif self._outbox.deliverable and (self._owed_first or not self._waiting):
             self._owed_first = False
             await self._deliver()
@@ -217,21 +203,39 @@ class Line:
             await self._round()
         else:
             self._idle.set()
-            self._wake.clear()
-            if self._ending:
-                self._loop.call_later(self._end_pause, self._wake.set)
-                self._end_pause = min(2 * self._end_pause, _LONGEST_END_PAUSE)
+            await self._park()
+
+    async def _park(self) -> None:
+        """Wait until there is anything to do."""
+        self._wake.clear()
+        if self._ending:
+            self._loop.call_later(self._end_pause, self._wake.set)
+            self._end_pause = min(2 * self._end_pause, _LONGEST_END_PAUSE)
+        self._parked = True
+        try:
             await self._wake.wait()
+        finally:
+            self._parked = False
 
     async def _round(self) -> None:
-        """One round trip for everybody who waits by now."""
+        """Begin a round trip for everybody who waits by now."""
+        try:
+            dialed = await self._ready()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            await self._broken(error)
+        else:
+            self._take_off(dialed)
+
+    async def _rescue(self, stranded: Landing | Exception) -> None:
+        """See to those whom a round trip has not answered."""
+        self._stranded = None
+        if isinstance(stranded, Exception):
+            await self._broken(stranded)
+            return
         ailing: Exception | None = None
         try:
             dialed = await self._ready()
-            self._flight = self._gate.board(self._waiting)
-            if self._flight:
-                ailing = await exchange(dialed, self._header, self._flight, self._standing.answered)
-                self._proven = True
+            ailing = await call_again(dialed, self._header, stranded, self._standing.answered)
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             await self._broken(error)
         self._flight = []
@@ -252,6 +256,8 @@ class Line:
 
     async def _ready(self) -> Dialed:
         """The connection, made where there is none."""
+        if self._dialed is not None and self._dialed.wire.lost:
+            await self._hang_up()
         if self._dialed is None:
             self._proven = False
             deadline = self._watch.deadline()
@@ -275,6 +281,10 @@ class Line:
 
     async def _lose(self, error: Exception) -> None:
         """The store is of no use now: whoever waits is told so, and who comes is told at once."""
+        self._fall(error)
+        await self._hang_up()
+
+    def _fall(self, error: Exception) -> None:
         if self.down is None:
             self._pause = FIRST_PAUSE
             self._standing.lost()
@@ -283,18 +293,10 @@ class Line:
             reason_of(error), passes=isinstance(failure(error, sent=False), Outage)
         )
         self._fail_all(error)
-        await self._hang_up()
-
-    def _fail_all(self, error: Exception) -> None:
-        for asked in self._flight:
-            fail(asked, failure(error, sent=True))
-        for asked in self._waiting:
-            fail(asked, failure(error, sent=asked.again))
-        self._flight = []
-        self._waiting.clear()
 
     async def _recover(self) -> None:
         """Try once, after a pause: the store is back when it has what it was owed, and takes writes."""
+        await self._hang_up()
         await asyncio.sleep(self._pause * random.uniform(0.5, 1))  # noqa: S311 - a spread, not a secret
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         ailing: Exception | None = None
@@ -303,7 +305,7 @@ class Line:
                 async with asyncio.timeout(PATIENCE * self._timeout):
                     ailing = await self._deliver_owed() or ailing
             async with asyncio.timeout(PATIENCE * self._timeout):
-                await self._try_to_write((await self._ready()).connection)
+                await self._try_to_write((await self._ready()).wire)
         except Exception as error:  # noqa: BLE001 - it is kept, and told to whoever asks
             ailing = error
         if ailing is not None:
@@ -312,8 +314,8 @@ class Line:
         self.down = None
         self._standing.back()
 
-    async def _try_to_write(self, connection: Connection) -> None:
-        await command(connection, "SET", self._probe, "", "PX", "1000")
+    async def _try_to_write(self, wire: Wire) -> None:
+        await command(wire, "SET", self._probe, "", "PX", "1000")
 
     def _late(self) -> Outage:
         return Outage(f"no answer within {self._timeout:g} s", sent=True)
@@ -368,9 +370,8 @@ class Line:
                 still.extend(Owed(one.since, follows) for follows in one.message.then)
         self._outbox.settle(owed, still, failed)
 
-    def _oldest(self) -> Asked | None:
-        """Who has waited the longest, of those who wait still."""
-        return next(unanswered(self._flight, self._waiting), None)
+    def _is_leaving(self) -> bool:
+        return self._ending or self._leaving
 
     def _give_up(self) -> None:
         """Interrupt the round that is under way."""
@@ -387,13 +388,6 @@ class Line:
         if dialed is not None:
             try:
                 async with asyncio.timeout(self._timeout):  # TLS waits for the server
-                    await dialed.connection.disconnect(nowait=at_once)
+                    await dialed.wire.close(at_once=at_once)
             except Exception:
                 logger.debug("a connection could not be closed", exc_info=True)
-
-
-def fail(asked: Asked, error: Exception) -> None:
-    """Tell whoever waits that there is no answer."""
-    if not asked.answer.done():
-        asked.answer.set_exception(error)
-        asked.answer.exception()  # its caller may have been collected: then it is nobody's

@@ -11,7 +11,8 @@ from typing import Final
 
 from earmark.backends.redis.chart import Address, Chart, Range
 from earmark.backends.redis.failures import Outage
-from earmark.backends.redis.line import FIRST_PAUSE, LONGEST_PAUSE, PATIENCE
+from earmark.backends.redis.line import FIRST_PAUSE, LONGEST_PAUSE
+from earmark.backends.redis.trips import PATIENCE
 
 # So many nodes are asked at the same time: the first answer counts.
 _WAVE: Final = 3

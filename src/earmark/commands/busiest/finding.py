@@ -180,13 +180,16 @@ def _counted(text: bytes) -> list[Limit] | None:
     None: it is of another release, or somebody else's.
     """
     try:
-        states: dict[str, Any] = json.loads(text)[1] or {}
-        return [
-            read_limit(name, int(state[2]) if name.startswith("b") else 0)
-            for name, state in states.items()
-        ]
+        _, *counts = json.loads(text)
+        names = [at for at, one in enumerate(counts) if isinstance(one, str)]
+        return [_limit(*counts[at : at + 4]) for at in names]
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
+
+
+def _limit(name: str, *numbers: float | str) -> Limit:
+    """A limit that is counted, from its name and what stands behind that."""
+    return read_limit(name, int(numbers[2]) if name.startswith("b") else 0)
 
 
 def _scopes_of(text: bytes | None) -> list[Scope]:

@@ -1,13 +1,13 @@
 """The scripts, one for each verb, put together from the files beside this one.
 
 A script is the files that its verb needs, one below the other, and no others: whatever stands in a script costs every
-call of it.
+call of it, a function's making no less than its run.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Final, NamedTuple
@@ -33,22 +33,38 @@ COMMANDS: Final = (
 )
 """What the scripts run, besides reading the clock."""
 
-_ALGORITHMS: Final = ("fixed_window", "sliding_window", "token_bucket", "limits")
-_COUNTS: Final = (*_ALGORITHMS, "resets", "scopes")
-_RECORDS: Final = ("notes", "records")
-_ALL: Final = (*_COUNTS, "slots", "admission", *_RECORDS, "identity")
+_ALGORITHMS: Final = ("fixed_window", "sliding_window", "token_bucket")
+_COUNTS: Final = (*_ALGORITHMS, "resets", "limits", "scopes")
+_ALL: Final = (*_COUNTS, "slots", "admission", "notes", "records", "identity")
 
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "resolve": _ALL,
-    "renew": (*_COUNTS, "slots", *_RECORDS),
+    "renew": (*_COUNTS, "slots", "notes", "records"),
     "reset": (*_COUNTS, "slots", "admission"),
     "peek": (*_COUNTS, "slots", "admission"),
     "rights": (),
     "reserve": (*_ALL, "joint"),
-    "claim": (*_ALGORITHMS, *_RECORDS, "identity"),
+    "claim": ("notes", "records", "identity"),
     "add": _COUNTS,
     "present": ("slots",),
 }
+
+_USED: Final = (*_ALGORITHMS, "resets", "slots", "notes", "identity", "joint")
+"""Files that a call needs or not: `use` makes what is in one when it is first asked for."""
+
+_USE: Final = """local made = {{}}
+
+function use(name)
+  local one = made[name]
+  if one then
+    return one
+  end
+  {choices}
+  end
+  made[name] = one
+  return one
+end
+"""
 
 
 class Script(NamedTuple):
@@ -75,10 +91,22 @@ def scripts(*, allow_oom: bool) -> Scripts:
 
 
 def _script(flags: str, verb: str) -> Script:
-    inner = "\n".join(_text(name) for name in (*_NEEDED[verb], verb, "answer"))
+    needed = _NEEDED[verb]
+    parts = [_text(name) for name in (*needed, verb) if name not in _USED]
+    used = _use([name for name in needed if name in _USED])
+    inner = "\n".join([*parts, used, _text("answer")])
     # What a function takes from another function costs less than what it takes from where that one stands.
     text = f"{flags}{_text('begin')}\nlocal function run()\n\n{inner}\nend\n\nreturn run()\n"
     return Script(text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - the server's own name for it
+
+
+def _use(names: Sequence[str]) -> str:
+    """The function that makes what is in files: of those that a call does not need, no function is made."""
+    choices = (
+        f"if name == '{name}' then\n    one = (function()\n{_text(name)}\n    end)()"
+        for name in names
+    )
+    return _USE.format(choices="\n  else".join(choices)) if names else ""
 
 
 @cache

@@ -6,11 +6,13 @@
 local function limits_of(body, scope, now)
   local limits = {}
   if body[1] == 0 then
-    for name, state in pairs(scope.states) do
-      local kind = kind_of(name)
-      if kind.metric == 't' and kind.rules.ends(kind, state) > now then
-        limits[name] = state[3] or 0
+    local counts, at = scope.counts, scope.first
+    while at <= #counts do
+      local kind = kind_of(counts[at])
+      if kind.metric == 't' and kind.rules.ends(kind, counts, at) > now then
+        limits[counts[at]] = kind.rules.bursts and counts[at + 3] or 0
       end
+      at = at + 1 + kind.rules.numbers
     end
   end
   for part = 3, #body, 2 do
@@ -25,16 +27,15 @@ local function answer_message()
   local scope, latest = load_scope(next_key())
   local now = max(clock, latest)
   local mark = call('GET', once)
-  local over, counter = string.match(mark or '', '^(%d+) (.*)$')
-  if mark and tonumber(over) > now then
+  local over, counter = match(mark or '', '^(%d+) (.*)$')
+  if mark and over + 0 > now then
     return counter == id and 'counted' or 'repeated'
   end
   for name, amount in pairs(limits_of(body, scope, now)) do
     local kind = kind_of(name)
     local units = body[2][kind.metric] or 0
     if units > 0 then
-      scope.states[name] = kind.rules.debit(kind, amount, scope.states[name], units, now)
-      scope.changed = true
+      debit(scope, kind, name, amount, place_of(scope, name), units, now)
     end
   end
   if not scope.changed then

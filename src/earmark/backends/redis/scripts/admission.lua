@@ -22,38 +22,34 @@ end
 -- where there are any, the generations of limits that were reset, by the position of the limit, and how much of what was
 -- seen, and of the limits, is of the scopes up to the one with the number `last`.
 local function judge(scopes, asks, now, last)
-  local seen, refused, generations, position = format('%d', now), false, nil, 0
+  local seen, refused, generations, position = instant(now), false, nil, 0
   local seen_before, limits_before
-  for number, scope in ipairs(scopes) do
-    local parts, states = scope.parts, scope.states
+  for number = 1, #scopes do
+    local scope = scopes[number]
+    local parts = scope.parts
     local enforced, told_of_scope = #parts % 2 == 1, ''
     for part = 2, #parts - 1, 2 do
-      local name, amount, ask, in_use = parts[part], parts[part + 1], 1, 0
-      local capacity, told = amount
-      if type(amount) == 'table' then
-        amount, capacity = amount[1], amount[2]
-      end
+      local name, amount, capacity, ask, in_use, told = parts[part], parts[part + 1]
       position = position + 1
       if name == 'c' then
-        in_use = use(slots).live_slots(scope.slots, now)
-        told = format('%d', in_use)
+        in_use, ask, capacity = use('slots').live_slots(scope.slots, now), 1, amount
+        told = format(' %d', in_use)
         scope.changed = true
       else
-        local kind = kind_of(name)
-        local rules, state = kind.rules, states[name]
-        in_use, told = rules.see(kind, amount, state, now)
-        ask = asks[kind.metric] or UNASKED[kind.metric]
+        local kind, at = kind_of(name), place_of(scope, name)
+        amount, capacity = amounts_of(kind, amount)
+        in_use, told = kind.rules.see(kind, amount, scope.counts, at, now)
+        ask = asks[kind.metric] or kind.unasked
         if ask then
-          states[name] = rules.debit(kind, amount, state, ask, now)
-          scope.changed = true
+          debit(scope, kind, name, amount, at, ask, now)
         end
         if scope.resets then
-          local generation = use(resets).generation_of(scope, name, now)
+          local generation = use('resets').generation_of(scope, name, now)
           generations = generations or {}
           generations[position] = generation > 0 and generation or nil
         end
       end
-      told_of_scope = told_of_scope .. ' ' .. told  -- by scopes: the whole is not copied for each limit of many
+      told_of_scope = told_of_scope .. told  -- by scopes: the whole is not copied for each limit of many
       refused = refused or ask and enforced and in_use + max(ask, 1) > capacity
     end
     seen = seen .. told_of_scope

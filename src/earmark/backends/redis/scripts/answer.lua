@@ -9,8 +9,8 @@ local answers = {}
 for position = FIRST_MESSAGE, #ARGV do
   local message = ARGV[position]
   local keys, is_named, is_again
-  keys, is_named, is_again, id, text = string.match(message, '^(%d+) (%d) (%d) %a+ (%S+) (.*)$')
-  last_key = used_keys + tonumber(keys or string.match(message, '^%d+'))
+  keys, is_named, is_again, id, text = match(message, '^(%d+) (%d) (%d) %a+ (%S+) (.*)$')
+  last_key = used_keys + (keys or match(message, '^%d+'))
   named, meant, again = is_named ~= '0', is_named == '2', is_again == '1'
   local worked, answer = pcall(id and answer_message)
   if not worked then

@@ -1,36 +1,40 @@
--- Twin: earmark.core.fixed_window. A state is {start of its window, count}.
+-- Twin: earmark.core.fixed_window. A state is the number of its window, since the beginning of time, and the count.
 
-local function fixed_window()
-  return {
-    see = function(kind, amount, state, now)
-      local count = state and state[1] == now - now % kind.window and state[2] or 0
-      return count, format('%d', count)
-    end,
-
-    debit = function(kind, amount, state, units, now)
-      local start = now - now % kind.window
-      return {start, min((state and state[1] == start and state[2] or 0) + units, MAX_AMOUNT)}
-    end,
-
-    give_back = function(kind, amount, state, units, taken, now)
-      local start = now - now % kind.window
-      if state[1] == start and taken >= start then
-        return {start, max(state[2] - units, 0)}
-      end
-      return state
-    end,
-
-    -- Until when what was taken before now can be given back; without a state, nothing can.
-    returns_until = function(kind, state, now)
-      return state and now - now % kind.window + kind.window
-    end,
-
-    ends = function(kind, state)
-      return state[1] + kind.window
-    end,
-
-    write = function(state)
-      return format(':[%d,%d]', state[1], state[2])
-    end,
-  }
+local function window_of(kind, instant)
+  return (instant - instant % kind.window) / kind.window
 end
+
+return {
+  numbers = 2,
+
+  see = function(kind, amount, counts, at, now)
+    local count = at and counts[at + 1] == window_of(kind, now) and counts[at + 2] or 0
+    return count, format(' %d', count)
+  end,
+
+  debit = function(kind, amount, counts, at, units, now)
+    local window = window_of(kind, now)
+    counts[at + 2] = min((counts[at + 1] == window and counts[at + 2] or 0) + units, MAX_AMOUNT)
+    counts[at + 1] = window
+  end,
+
+  give_back = function(kind, amount, counts, at, units, taken, now)
+    local window = window_of(kind, now)
+    if counts[at + 1] == window and window_of(kind, taken) >= window then
+      counts[at + 2] = max(counts[at + 2] - units, 0)
+    end
+  end,
+
+  -- Until when what was taken before now can be given back; without a state, nothing can.
+  returns_until = function(kind, at, now)
+    return at and now - now % kind.window + kind.window
+  end,
+
+  ends = function(kind, counts, at)
+    return (counts[at + 1] + 1) * kind.window
+  end,
+
+  write = function(counts, at)
+    return format(',%d,%d', counts[at + 1], counts[at + 2])
+  end,
+}

@@ -1,24 +1,30 @@
 -- Limits by their names: the letter of the algorithm, the window (whole seconds, or microseconds and a 'u'), ':' and the
 -- metric. The usual metrics go by one letter each, any other has '=' in front. Twin: earmark.core.notation.
 
-local ALGORITHMS = {f = fixed_window, s = sliding_window, b = token_bucket}
-
--- What a request asks that does not name the metric; what is not here is neither judged nor counted then.
-local UNASKED = {r = 1, t = 0, i = 0, o = 0, u = 0, n = 0}
-
 local kinds = {}
 
+-- What a limit is, by its name. `unasked` is what a request asks that does not name the metric: where that is nothing the
+-- limit is neither judged nor counted then.
 local function kind_of(name)
   local kind = kinds[name]
   if not kind then
-    local colon = string.find(name, ':', 1, true)
-    local length = string.sub(name, 2, colon - 1)
-    local seconds = tonumber(length)
+    local letter, length, unit, metric = match(name, '^(%l)(%d+)(u?):(.*)$')
+    local usual = #metric == 1
     kind = {
-      rules = use(ALGORITHMS[string.sub(name, 1, 1)]), metric = string.sub(name, colon + 1), json = cjson.encode(name),
-      window = seconds and seconds * 1000000 or tonumber(string.sub(length, 1, -2)),
+      rules = use(letter == 'f' and 'fixed_window' or letter == 's' and 'sliding_window' or 'token_bucket'),
+      metric = metric, unasked = metric == 'r' and 1 or usual and 0 or nil,
+      json = usual and ',"' .. name .. '"' or ',' .. cjson.encode(name),
+      window = unit == '' and length * 1000000 or length + 0,
     }
     kinds[name] = kind
   end
   return kind
+end
+
+-- The amount of a limit, and its capacity: only a bucket may have another, and comes with both then.
+local function amounts_of(kind, amount)
+  if kind.rules.bursts and type(amount) == 'table' then
+    return amount[1], amount[2]
+  end
+  return amount, amount
 end

@@ -2,29 +2,27 @@
 -- and sent again (2), then when it was renewed, and ' position of a limit=generation' of limits that were reset, -1 where a
 -- renewal has found a reset. Twin: earmark.backends.book.
 
-local function notes()
-  local function read_notes(record, written)
-    local owner, flags, renewed, generations = string.match(written, '^(%S+) (%d) (%d+)(.*)$')
-    if owner ~= '-' then
-      record.id, record.named = owner, true
-    end
-    record.adopted, record.again = tonumber(flags) % 2 == 1, tonumber(flags) >= 2
-    record.renewed = tonumber(renewed)
-    record.generations = {}
-    for position, generation in string.gmatch(generations, ' (%d+)=(%-?%d+)') do
-      record.generations[tonumber(position)] = tonumber(generation)
-    end
+local function read_notes(record, written)
+  local owner, flags, renewed, generations = match(written, '^(%S+) (%d) (%d+)(.*)$')
+  if owner ~= '-' then
+    record.id, record.named = owner, true
   end
-
-  -- The whole record, with them.
-  local function with_notes(record)
-    local flags = (record.adopted and 1 or 0) + (record.again and 2 or 0)
-    local written = format('%s %d %d', record.named and record.id or '-', flags, record.renewed)
-    for position, generation in pairs(record.generations or {}) do
-      written = written .. format(' %d=%d', position, generation)
-    end
-    return record.seen .. '\n' .. record.body .. '\n' .. written
+  record.adopted, record.again = flags % 2 == 1, flags + 0 >= 2
+  record.renewed = renewed + 0
+  record.generations = {}
+  for position, generation in string.gmatch(generations, ' (%d+)=(%-?%d+)') do
+    record.generations[position + 0] = generation + 0
   end
-
-  return {read_notes = read_notes, with_notes = with_notes}
 end
+
+-- The whole record, with them.
+local function with_notes(record)
+  local flags = (record.adopted and 1 or 0) + (record.again and 2 or 0)
+  local written = format('%s %d %d', record.named and record.id or '-', flags, record.renewed)
+  for position, generation in pairs(record.generations or {}) do
+    written = written .. format(' %d=%d', position, generation)
+  end
+  return record.seen .. '\n' .. record.body .. '\n' .. written
+end
+
+return {read_notes = read_notes, with_notes = with_notes}

@@ -3,6 +3,6 @@
 
 local function answer_message()
   local key = next_key()
-  use(slots).take_slot(key, id, tonumber(text), use(slots).last_of_others(key, id), clock)
-  return format('alive %d', use(slots).live_slots(key, clock))
+  use('slots').take_slot(key, id, text + 0, use('slots').last_of_others(key, id), clock)
+  return format('alive %d', use('slots').live_slots(key, clock))
 end

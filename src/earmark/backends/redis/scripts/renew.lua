@@ -20,13 +20,13 @@ local function look(parts, record, position, kept)
     position = position + 1
     if name == 'c' then
       local key = next_key()
-      local held = use(slots).lease_end(key, record.id, clock)
+      local held = use('slots').lease_end(key, record.id, clock)
       if held then
-        kept[#kept + 1] = {key = key, held = held, others = use(slots).last_of_others(key, record.id)}
+        kept[#kept + 1] = {key = key, held = held, others = use('slots').last_of_others(key, record.id)}
       else
         lapsed = true
       end
-    elseif scope and use(resets).forgiven(scope, name, generations[position] or 0, clock) then
+    elseif scope and use('resets').forgiven(scope, name, generations[position] or 0, clock) then
       generations[position] = -1
     end
   end
@@ -38,7 +38,7 @@ local function answer_message()
   if named then
     next_key()
   end
-  local record = load_record(key)
+  local record = load_record(key, id)
   if not record or record.id ~= id then
     return 'gone'
   end
@@ -50,9 +50,10 @@ local function answer_message()
     held = held and not lapsed
   end
   record.renewed = max(record.renewed, clock)
-  for _, one in ipairs(kept) do
-    use(slots).take_slot(one.key, record.id, lease_of(body), one.others, clock, one.held)
+  for number = 1, #kept do
+    local one = kept[number]
+    use('slots').take_slot(one.key, record.id, use('slots').lease_of(body), one.others, clock, one.held)
   end
-  write_record(record.key, use(notes).with_notes(record), max(record.at, record.renewed))
+  write_record(record.key, use('notes').with_notes(record), max(record.at, record.renewed))
   return held and 'held' or 'lapsed'
 end

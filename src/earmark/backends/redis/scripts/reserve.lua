@@ -3,13 +3,15 @@
 -- record of that], then the counts of each scope and, where it limits concurrency, its slots. Twin: MemoryStore.reserve.
 
 -- Compute what is to be written of the scopes; those after the number `last` are of the second of two.
-local function prepare(scopes, lease, last, second, now)
-  for number, scope in ipairs(scopes) do
+local function prepare(scopes, body, last, second, now)
+  for number = 1, #scopes do
+    local scope = scopes[number]
     local ends = 0
     if scope.slots then
       scope.holder = second and number > last and second.id or id
-      scope.others = use(slots).last_of_others(scope.slots, scope.holder)
-      ends = max(scope.others, now + lease)
+      scope.others = use('slots').last_of_others(scope.slots, scope.holder)
+      scope.lease = use('slots').lease_of(body)
+      ends = max(scope.others, now + scope.lease)
     end
     if scope.changed then
       render(scope, ends, now)
@@ -20,7 +22,7 @@ end
 local function write_new(key, id, seen, asked, generations, now)
   local kept = seen .. '\n' .. asked
   if named or again or generations then
-    kept = use(notes).with_notes({
+    kept = use('notes').with_notes({
       id = id, named = named, again = again, renewed = 0, generations = generations, seen = seen, body = asked,
     })
   end
@@ -31,21 +33,25 @@ end
 local function answer_open(record, asked, second)
   local seen = record.seen
   if second then
-    seen = use(joint).seen_again(record, second)
+    seen = use('joint').seen_again(record, second)
   end
-  return seen and use(identity).answer_again(record, cjson.decode(asked), seen) or 'gone'
+  return seen and use('identity').answer_again(record, cjson.decode(asked), seen) or 'gone'
 end
 
 local function answer_message()
   local key = next_key()
-  local record = load_record(key)
+  local record = load_record(key, id)
   -- Whether the reservation was over before this message came: under its own name there is a grave then, or what another
   -- has reserved by that name since.
   local former = record
   if named then
-    former = load_record(next_key())
+    former = load_record(next_key(), id)
   end
-  local other = meant and load_record(next_key())
+  local other
+  if meant then
+    local own = next_key()
+    other = load_record(own, use('identity').id_of(own))
+  end
   if former and former.id ~= id then
     return 'gone'
   end
@@ -54,36 +60,37 @@ local function answer_message()
   end
   local asked, last, second = text
   if string.find(text, '\n', 1, true) then
-    asked, second = use(joint).take_apart()
+    asked, second = use('joint').take_apart()
   end
   if record and not record.buried then
     return answer_open(record, asked, second)
   end
   local body = cjson.decode(asked)
   if second then
-    last = use(joint).ask_of_both(body, second)
+    last = use('joint').ask_of_both(body, second)
   end
   local scopes, now = load_scopes(body)
   local seen, refused, generations, seen_before, limits_before = judge(scopes, body[2], now, last)
   if refused then
     return 'refused ' .. seen
   end
-  local lease = lease_of(body)
-  prepare(scopes, lease, last, second, now)
+  prepare(scopes, body, last, second, now)
   -- All is read and computed. Slots come first, since they end by themselves.
-  for _, scope in ipairs(scopes) do
+  for number = 1, #scopes do
+    local scope = scopes[number]
     if scope.slots then
-      use(slots).take_slot(scope.slots, scope.holder, lease, scope.others, now)
+      use('slots').take_slot(scope.slots, scope.holder, scope.lease, scope.others, now)
     end
   end
-  for _, scope in ipairs(scopes) do
+  for number = 1, #scopes do
+    local scope = scopes[number]
     if scope.changed then
       write_scope(scope)
     end
   end
   local answer = 'held ' .. seen
   if second then
-    seen, generations = use(joint).divide(second, seen, generations, seen_before, limits_before)
+    seen, generations = use('joint').divide(second, seen, generations, seen_before, limits_before)
     write_new(second.key, second.id, second.seen, second.text, second.generations, now)
   end
   write_new(key, id, seen, asked, generations, now)

@@ -3,9 +3,10 @@
 -- processes may know of the reservation, or 2 where moreover messages to other slots of a cluster wait for the answer].
 -- Twin: MemoryStore.resolve, and earmark.core.settlement.used for what was used.
 
--- How much more was used of a metric than was held.
-local function over_of(metric, verdict, asks)
-  local held = asks[metric] or UNASKED[metric] or 0
+-- How much more was used of what is limited than was held.
+local function over_of(kind, verdict, asks)
+  local metric = kind.metric
+  local held = asks[metric] or kind.unasked or 0
   if verdict[1] == 'cancel' or verdict[1] == 'withdraw' then
     return -held
   end
@@ -13,41 +14,40 @@ local function over_of(metric, verdict, asks)
   return (exact or at_least and max(asks[metric] or 0, at_least) or held) - held
 end
 
--- Compute what becomes of one limit; returns whether anything has changed.
+-- Compute what becomes of one limit.
 local function true_up(scope, name, amount, over, record, position, now)
-  local kind, state = kind_of(name), scope.states[name]
-  local rules = kind.rules
-  amount = type(amount) == 'table' and amount[1] or amount
+  local kind, at, counts = kind_of(name), place_of(scope, name), scope.counts
+  amount = amounts_of(kind, amount)
   if over > 0 then
-    scope.states[name] = rules.debit(kind, amount, state, over, now)
-    return true
+    debit(scope, kind, name, amount, at, over, now)
+    return
   end
   local noted = record.generations and record.generations[position] or 0
-  if (scope.resets or noted < 0) and use(resets).forgiven(scope, name, noted, now) then
-    return false
+  if (scope.resets or noted < 0) and use('resets').forgiven(scope, name, noted, now) then
+    return
   end
-  if not state or rules.ends(kind, state) <= now then
-    return false
+  if at and kind.rules.ends(kind, counts, at) > now then
+    kind.rules.give_back(kind, amount, counts, at, -over, record.at, now)
+    scope.changed = true
   end
-  scope.states[name] = rules.give_back(kind, amount, state, -over, record.at, now)
-  return true
 end
 
 -- Read what is left to read, and compute all that is to be written.
 local function true_up_all(scopes, record, asks, verdict, now)
   local position = 0
-  for _, scope in ipairs(scopes) do
+  for number = 1, #scopes do
+    local scope = scopes[number]
     local parts, last = scope.parts, 0
     for part = 2, #parts - 1, 2 do
       local name = parts[part]
       position = position + 1
       if name == 'c' then
-        last = use(slots).last_of_others(scope.slots, record.id)
+        last = use('slots').last_of_others(scope.slots, record.id)
         scope.others, scope.changed = last, true
       else
-        local over = over_of(kind_of(name).metric, verdict, asks)
-        if over ~= 0 and true_up(scope, name, parts[part + 1], over, record, position, now) then
-          scope.changed = true
+        local over = over_of(kind_of(name), verdict, asks)
+        if over ~= 0 then
+          true_up(scope, name, parts[part + 1], over, record, position, now)
         end
       end
     end
@@ -60,9 +60,9 @@ end
 local function answer_message()
   local verdict, key = cjson.decode(text), next_key()
   local own = named and next_key() or key
-  local record = load_record(key)
+  local record = load_record(key, id)
   if not record or record.id ~= id then
-    return use(identity).answer_closed(verdict, own, named and load_record(own) or record)
+    return use('identity').answer_closed(verdict, own, named and load_record(own) or record)
   end
   if verdict[1] == 'withdraw' and record.adopted then
     return 'gone'
@@ -73,7 +73,7 @@ local function answer_message()
   -- What waits for the answer is lost with it: it can be had for as long as somebody may be owed it.
   local over = now + (verdict[5] == 2 and KEEP or HORIZON)
   local late = verdict[5] > 0 or record.again or verdict[1] == 'withdraw'
-  local grave = late and use(identity).grave_of(verdict[4], over)
+  local grave = late and use('identity').grave_of(verdict[4], over)
   -- The record goes first: should anything fail after all, nothing is given back twice. A grave in its place takes that
   -- without deleting: while a slot is moved to another node, a key that is gone is not this node's any more.
   if not grave or own ~= key then
@@ -82,14 +82,16 @@ local function answer_message()
     call('PEXPIRE', key, ttl(over))  -- a full server lets through what comes after a write
   end
   if grave then
-    use(identity).bury(own, grave, over)
+    use('identity').bury(own, grave, over)
   end
-  for _, scope in ipairs(scopes) do
+  for number = 1, #scopes do
+    local scope = scopes[number]
     if scope.slots then
-      use(slots).free_slot(scope.slots, record.id, scope.others, now)
+      use('slots').free_slot(scope.slots, record.id, scope.others, now)
     end
   end
-  for _, scope in ipairs(scopes) do
+  for number = 1, #scopes do
+    local scope = scopes[number]
     if scope.changed then
       write_scope(scope)
     end

@@ -1,37 +1,72 @@
--- The counts of one scope: one string of JSON, [latest instant, states by limit's name, resets by limit's name].
+-- The counts of one scope: one list in JSON. Its latest instant; resets by limit's name, where there are any; and of every
+-- limit that counts its name, with the numbers of its state behind it.
 -- What is over is left out by the next write, and the key lives as long as the last of its states.
 -- Twin: earmark.backends.tables, which keep the same for all keys of one limit.
 
+-- An instant as text; mostly there is one in a call.
+local told_of, told
+
+local function instant(now)
+  if now ~= told_of then
+    told_of, told = now, format('%d', now)
+  end
+  return told
+end
+
 -- Returns the scope, and its latest instant.
 local function load_scope(key, parts)
-  local text = call('GET', key)
-  local counts = text and cjson.decode(text)
+  local written = call('GET', key)
+  local counts = written and cjson.decode(written) or {0}
+  local second = counts[2]
+  local resets = second and #second == 0 and second  -- no name has no letters, and resets have nothing but names
   local scope = {
-    key = key, parts = parts, states = counts and counts[2] or {}, resets = counts and counts[3],
+    key = key, parts = parts, counts = counts, first = resets and 3 or 2, resets = resets,
     changed = false, text = false, ttl = false,
   }
-  return scope, counts and counts[1] or 0
+  return scope, counts[1]
+end
+
+-- Where the state of a limit begins, by its name; nothing, where it has none.
+local function place_of(scope, name)
+  local counts = scope.counts
+  for at = scope.first, #counts do
+    if counts[at] == name then
+      return at
+    end
+  end
+end
+
+-- Count more of a limit.
+local function debit(scope, kind, name, amount, at, units, now)
+  local counts = scope.counts
+  if not at then
+    at = #counts + 1
+    counts[at] = name
+  end
+  kind.rules.debit(kind, amount, counts, at, units, now)
+  scope.changed = true
 end
 
 -- Compute what is to be written, at least until the last lease of its slots; whatever goes wrong goes wrong here.
 local function render(scope, last, now)
-  local text
-  for name, state in pairs(scope.states) do
-    local kind = kind_of(name)
-    local over = kind.rules.ends(kind, state)
+  local counts, at, rendered = scope.counts, scope.first, ''
+  local size = #counts
+  while at <= size do
+    local kind = kind_of(counts[at])
+    local rules = kind.rules
+    local over = rules.ends(kind, counts, at)
     if over > now then
-      local written = kind.json .. kind.rules.write(state)
-      text = text and text .. ',' .. written or written
+      rendered = rendered .. kind.json .. rules.write(counts, at)
       last = max(last, over)
     end
+    at = at + 1 + rules.numbers
   end
-  text = format('[%d,{', now) .. (text or '') .. '}'
   if scope.resets then
-    local rendered
-    rendered, last = use(resets).render_resets(scope.resets, last, now)
-    text = text .. rendered
+    local others = rendered
+    rendered, last = use('resets').render_resets(scope.resets, last, now)
+    rendered = rendered .. others
   end
-  scope.text = last > now and text .. ']'
+  scope.text = last > now and '[' .. instant(now) .. rendered .. ']'
   scope.ttl = ttl(last)
 end
 

@@ -1,0 +1,313 @@
+"""Commands to a server and its replies, without a task in between.
+
+redis-py makes the connection: TLS, users, Sentinel, sockets of whatever kind. Once it stands its stream is left alone:
+commands are written to its transport, and replies are read where the event loop hands them over. Through redis-py's own
+methods a round trip takes nearly three times as much of the processor.
+
+A connection that has no such transport, as the ones of fakeredis have none, is used by redis-py's methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
+from typing import Any, Final, Protocol, cast
+
+from redis import exceptions
+from redis.asyncio.connection import DefaultParser
+
+from earmark.backends.redis.loops import OURS
+
+Replies = Sequence[object] | Exception
+"""One for each command, those that are errors as exceptions; or what the connection has failed at."""
+
+LOST: Final = "the server has closed the connection"
+
+_EMPTY: Final = Context()
+
+
+class Connection(Protocol):
+    """What is used of redis-py's connections."""
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: ANN401, FBT001, FBT002
+        """Write."""
+        ...
+
+    async def read_response(self) -> Any:  # noqa: ANN401 - whatever a server answers
+        """Read one reply."""
+        ...
+
+    async def disconnect(self, nowait: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Close."""
+        ...
+
+
+class Wire(Protocol):
+    """One round trip at a time."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server is known to have gone."""
+        ...
+
+    def call(
+        self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
+    ) -> None:
+        """Write commands, and have `done` told of their replies, unless the wire is closed before: then nobody is."""
+        ...
+
+    async def close(self, *, at_once: bool) -> None:
+        """Close, and wait until that is done, unless at once."""
+        ...
+
+
+def wire_of(connection: Any) -> Wire:  # noqa: ANN401 - redis-py's, whose streams are not in its types
+    """What uses a connection that stands, and on which no reply is to come."""
+    writer = getattr(connection, "_writer", None)
+    if isinstance(writer, asyncio.StreamWriter):
+        return StreamWire(connection, writer)
+    return MethodsWire(connection)
+
+
+async def ask(wire: Wire, *commands: bytes) -> Sequence[object]:
+    """The replies to some commands, errors among them.
+
+    Raises:
+        redis.ConnectionError: the connection has broken.
+    """
+    answer: asyncio.Future[Sequence[object]] = asyncio.get_running_loop().create_future()
+
+    def done(replies: Replies) -> None:
+        if answer.done():
+            return
+        if isinstance(replies, Exception):
+            answer.set_exception(replies)
+        else:
+            answer.set_result(replies)
+
+    wire.call(commands, len(commands), done)
+    return await answer
+
+
+async def command(wire: Wire, *arguments: str) -> Any:  # noqa: ANN401 - whatever a server answers
+    """Send one command and return its reply.
+
+    Raises:
+        redis.RedisError: the reply is an error, or the connection has broken.
+    """
+    (reply,) = await ask(wire, pack(*arguments))
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def pack(*arguments: str) -> bytes:
+    """Encode a command: how many arguments, and each with its length in front (RESP)."""
+    parts = [b"*%d\r\n" % len(arguments)]
+    for argument in arguments:
+        data = argument.encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+class StreamWire(asyncio.Protocol):
+    """Takes the place of the stream that redis-py reads from; that is told what it needs to close.
+
+    Args:
+        connection: stands, and has no reply to come.
+        writer: its own.
+    """
+
+    def __init__(self, connection: Connection, writer: asyncio.StreamWriter) -> None:
+        self._connection = connection  # it closes itself when nobody has it
+        self._transport = writer.transport
+        self._stream = self._transport.get_protocol()
+        self._read = bytearray()
+        self._at = 0
+        self._replies: list[object] = []
+        self._count = 0
+        self._done: Callable[[Replies], object] | None = None
+        self.lost = self._transport.is_closing()
+        self._transport.set_protocol(self)
+
+    def call(
+        self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
+    ) -> None:
+        """See `Wire`."""
+        self._count = count
+        self._done = done
+        if self.lost:
+            asyncio.get_running_loop().call_soon(self._fail, None, context=_EMPTY)
+        else:
+            self._transport.writelines(commands)
+
+    async def close(self, *, at_once: bool) -> None:
+        """See `Wire`."""
+        self._done = None
+        await self._connection.disconnect(nowait=at_once)
+
+    def data_received(self, data: bytes) -> None:
+        """Some of what the server has answered."""
+        self._read += data
+        try:
+            self._take_replies()
+        except ValueError as error:
+            self._transport.abort()
+            self._fail(error)
+            return
+        if self._done is not None and len(self._replies) >= self._count:
+            done, self._done = self._done, None
+            replies, self._replies = self._replies, []
+            done(replies)
+
+    def _take_replies(self) -> None:
+        """Everything that is whole by now."""
+        while (found := reply_at(self._read, self._at)) is not None:
+            reply, self._at = found
+            if reply is not PUSH:
+                self._replies.append(reply)
+        if self._at == len(self._read):
+            self._read.clear()
+            self._at = 0
+
+    def eof_received(self) -> None:
+        """The server says nothing more."""
+        self.lost = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever waits, and whoever closes."""
+        self.lost = True
+        self._stream.connection_lost(exc)
+        self._fail(exc)
+
+    def _fail(self, error: Exception | None) -> None:
+        if self._done is not None:
+            done, self._done = self._done, None
+            done(exceptions.ConnectionError(str(error) if error else LOST))
+
+    def pause_writing(self) -> None:
+        """A round trip is bounded, and the next one waits for it."""
+
+    def resume_writing(self) -> None:
+        """It never waited."""
+
+
+class MethodsWire:
+    """Uses the methods of a connection, in a task for each round trip.
+
+    Args:
+        connection: stands, and has no reply to come.
+    """
+
+    lost = False
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._task: asyncio.Task[None] | None = None
+
+    def call(
+        self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
+    ) -> None:
+        """See `Wire`."""
+        self._task = asyncio.get_running_loop().create_task(
+            self._call(list(commands), count, done), name=f"{OURS}.wire", context=Context()
+        )
+
+    async def _call(
+        self, commands: list[bytes], count: int, done: Callable[[Replies], object]
+    ) -> None:
+        replies: Replies = exceptions.ConnectionError("the round trip was cancelled")
+        try:
+            replies = await self._replies(commands, count)
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            replies = error
+        finally:
+            if self._task is not None:
+                done(replies)
+
+    async def _replies(self, commands: list[bytes], count: int) -> list[object]:
+        replies: list[object] = []
+        await self._connection.send_packed_command(commands, check_health=False)
+        for _ in range(count):
+            try:
+                replies.append(await self._connection.read_response())
+            except exceptions.ResponseError as error:
+                replies.append(error)
+        return replies
+
+    async def close(self, *, at_once: bool) -> None:
+        """See `Wire`."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        await self._connection.disconnect(nowait=at_once)
+
+
+PUSH: Final = object()
+"""Stands for what a server sends without being asked."""
+
+_BULKS: Final = frozenset(b"$=!")
+_TEXTS: Final = frozenset(b"+,#(")
+_LISTS: Final = {ord("*"): 1, ord("~"): 1, ord(">"): 1, ord("%"): 2}
+
+
+def reply_at(read: bytearray, at: int) -> tuple[object, int] | None:
+    """The reply that begins there, and where the next one does; None: it is not whole yet.
+
+    Texts are bytes, errors the exceptions that redis-py makes of them, and maps lists of keys and values by turns.
+    (https://redis.io/docs/latest/develop/reference/protocol-spec/)
+
+    Raises:
+        ValueError: there is no reply.
+    """
+    end = read.find(b"\r\n", at)
+    if end < 0:
+        return None
+    kind, line, start = read[at], bytes(read[at + 1 : end]), end + 2
+    if kind in _BULKS:
+        return _bulk_at(read, kind, int(line), start)
+    if kind in _LISTS:
+        return _list_at(read, kind, int(line), start)
+    return _line(kind, line), start
+
+
+def _line(kind: int, line: bytes) -> object:
+    if kind == ord("-"):
+        return _error(line)
+    if kind == ord(":"):
+        return int(line)
+    if kind == ord("_"):
+        return None
+    if kind not in _TEXTS:
+        msg = f"the server has sent no reply: {bytes([kind]) + line[:20]!r}"
+        raise ValueError(msg)
+    return line
+
+
+def _bulk_at(read: bytearray, kind: int, size: int, start: int) -> tuple[object, int] | None:
+    if size < 0:
+        return None, start
+    if len(read) < start + size + 2:
+        return None
+    data = bytes(read[start : start + size])
+    value: object = _error(data) if kind == ord("!") else data[4:] if kind == ord("=") else data
+    return value, start + size + 2
+
+
+def _list_at(read: bytearray, kind: int, size: int, start: int) -> tuple[object, int] | None:
+    if size < 0:
+        return None, start
+    items: list[object] = []
+    for _ in range(size * _LISTS[kind]):
+        found = reply_at(read, start)
+        if found is None:
+            return None
+        item, start = found
+        items.append(item)
+    return PUSH if kind == ord(">") else items, start
+
+
+def _error(text: bytes) -> Exception:
+    parser = cast("Any", DefaultParser)  # it is untyped
+    return cast("Exception", parser.parse_error(text.decode(errors="replace")))

@@ -1,0 +1,277 @@
+"""C55: what stands between messages and a connection: every reply is read to its end, and goes to whoever asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import exceptions
+
+from earmark.backends.redis.wire import (
+    LOST,
+    PUSH,
+    MethodsWire,
+    Replies,
+    StreamWire,
+    ask,
+    command,
+    pack,
+    reply_at,
+    wire_of,
+)
+from tests.reached import Reached
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """redis-py runs on asyncio alone."""
+    return "asyncio"
+
+
+# A reply as it is written, and what it is read as.
+Reply = tuple[bytes, object]
+
+LINES: Final = st.binary(max_size=8).map(lambda line: line.translate(None, b"\r\n"))
+NUMBERS: Final = st.integers(-(2**63), 2**63 - 1)
+
+
+def listed(mark: bytes, items: list[Reply], count: int) -> Reply:
+    """A list of replies, with the count that stands in front."""
+    return (
+        b"%b%d\r\n" % (mark, count) + b"".join(written for written, _ in items),
+        [read for _, read in items],
+    )
+
+
+def replies(inner: st.SearchStrategy[Reply]) -> st.SearchStrategy[Reply]:
+    """Lists and maps of replies."""
+    lists = st.lists(inner, max_size=4)
+    pairs = st.lists(st.tuples(inner, inner), max_size=2)
+    return (
+        st.tuples(st.sampled_from([b"*", b"~"]), lists).map(lambda one: listed(*one, len(one[1])))
+    ) | pairs.map(lambda some: listed(b"%", [one for pair in some for one in pair], len(some)))
+
+
+PLAIN: Final[st.SearchStrategy[Reply]] = st.one_of(
+    st.binary(max_size=30).map(lambda data: (b"$%d\r\n%b\r\n" % (len(data), data), data)),
+    st.binary(max_size=9).map(lambda data: (b"=%d\r\ntxt:%b\r\n" % (len(data) + 4, data), data)),
+    st.tuples(st.sampled_from([b"+", b",", b"#", b"("]), LINES).map(
+        lambda one: (b"%b%b\r\n" % one, one[1])
+    ),
+    NUMBERS.map(lambda number: (b":%d\r\n" % number, number)),
+    st.sampled_from([(b"$-1\r\n", None), (b"*-1\r\n", None), (b"_\r\n", None)]),
+)
+ANY: Final = st.recursive(PLAIN, replies, max_leaves=8)
+
+
+def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
+    """The pieces between the places."""
+    ends = sorted({place % (len(data) + 1) for place in places} | {0, len(data)})
+    return [data[start:end] for start, end in pairwise(ends)]
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.aborted = self.left = False
+        self._protocol: asyncio.BaseProtocol = asyncio.Protocol()
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        return self.left
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.written += b"".join(list_of_data)
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Stands:
+    """A connection of redis-py's that stands."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.sent = b""
+        self.closed: list[bool] = []
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        self.sent += b"".join(command)
+
+    async def read_response(self) -> Any:
+        await asyncio.sleep(0)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def disconnect(self, nowait: bool = False) -> None:
+        self.closed.append(nowait)
+
+
+def stream_wire() -> tuple[StreamWire, Transport, Stands]:
+    """A wire over a transport that a test plays the server of."""
+    transport = Transport()
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport.set_protocol(protocol)
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+    connection = Stands()
+    wire = StreamWire(connection, writer)
+    transport.left = True  # by the writer, which would warn of it
+    return wire, transport, connection
+
+
+def test_replies_are_the_same_however_they_are_cut() -> None:
+    """Wherever the network cuts, and whatever a server says in between without being asked."""
+    reached = Reached("replies on a wire")
+    read_back(reached)
+    reached.require(0.1, {"in pieces", "push"})
+
+
+def read_back(reached: Reached) -> None:
+    """Write replies, and see that they are read."""
+
+    @given(
+        some=st.lists(st.tuples(ANY, st.booleans()), min_size=1, max_size=6),
+        places=st.lists(st.integers(0, 2_000), max_size=12),
+    )
+    def play(some: list[tuple[Reply, bool]], places: list[int]) -> None:
+        asyncio.run(read(some, places))
+
+    async def read(some: list[tuple[Reply, bool]], places: list[int]) -> None:
+        wire, _, _ = stream_wire()
+        told: list[Replies] = []
+        wire.call([b"asked"], len(some), told.append)
+        push = b">2\r\n$7\r\nmessage\r\n:1\r\n"
+        pieces = cut(b"".join(push * pushed + one for (one, _), pushed in some), places)
+        for piece in pieces:
+            assert told == []
+            wire.data_received(piece)
+        assert told == [[expected for (_, expected), _ in some]]
+        marks = {"in pieces": len(pieces) > 1, "push": any(pushed for _, pushed in some)}
+        reached.history(mark for mark, met in marks.items() if met)
+
+    play()
+
+
+async def test_errors_are_what_redis_py_makes_of_them() -> None:
+    """The table of failures goes by their classes."""
+    wire, transport, _ = stream_wire()
+    asking = asyncio.ensure_future(ask(wire, b"a", b"b", b"c", b"d"))
+    await asyncio.sleep(0)
+    assert transport.written == b"abcd"
+    wire.data_received(
+        b"-NOSCRIPT No matching script\r\n-ERR no\r\n!21\r\nSYNTAX invalid syntax\r\n-LOADING wait\r\n"
+    )
+    found = await asking
+    assert [type(one) for one in found] == [
+        exceptions.NoScriptError,
+        exceptions.ResponseError,
+        exceptions.ResponseError,
+        exceptions.BusyLoadingError,
+    ]
+
+
+@pytest.mark.parametrize("junk", [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b"*1\r\n?\r\n"])
+async def test_what_is_no_reply_ends_the_connection(junk: bytes) -> None:
+    """Whoever waits is told, and nothing that comes after it is believed."""
+    wire, transport, _ = stream_wire()
+    asking = asyncio.ensure_future(ask(wire, b"asked"))
+    await asyncio.sleep(0)
+    wire.data_received(junk)
+    assert transport.aborted
+    with pytest.raises(exceptions.ConnectionError):
+        await asking
+
+
+async def test_who_waits_is_told_that_the_server_has_gone() -> None:
+    """So is who asks after that; the stream of redis-py hears of it too, which waits for that when it closes."""
+    wire, transport, connection = stream_wire()
+    stream: Any = wire._stream
+    asking = asyncio.ensure_future(ask(wire, b"asked"))
+    await asyncio.sleep(0)
+    wire.eof_received()
+    assert wire.lost
+    wire.connection_lost(None)
+    for _ in range(2):
+        with pytest.raises(exceptions.ConnectionError, match=LOST):
+            await asking
+        asking = asyncio.ensure_future(ask(wire, b"again"))
+    with pytest.raises(exceptions.ConnectionError, match=LOST):
+        await asking
+    assert transport.written == b"asked"
+    assert stream._closed.done()
+    await wire.close(at_once=False)
+    assert connection.closed == [False]
+
+
+@pytest.mark.parametrize("methods", [False, True])
+async def test_c55_of_a_wire_that_was_closed_nobody_hears(methods: bool) -> None:
+    """C55: a reply that was under way is nobody's."""
+    told: list[Replies] = []
+    if methods:
+        connection = Stands(b"late")
+        wire: StreamWire | MethodsWire = MethodsWire(connection)
+        wire.call([b"asked"], 1, told.append)
+        await asyncio.sleep(0)
+    else:
+        wire, _, connection = stream_wire()
+        wire.call([b"asked"], 1, told.append)
+        await wire.close(at_once=True)
+        wire.data_received(b"$4\r\nlate\r\n")
+        wire.connection_lost(None)
+    await wire.close(at_once=True)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert told == []
+    assert set(connection.closed) == {True}
+
+
+async def test_a_connection_without_a_transport_is_used_by_its_methods() -> None:
+    """That of a stand-in for a server has none."""
+    connection = Stands(b"one", exceptions.ResponseError("two"), OSError("gone"))
+    wire = wire_of(connection)
+    assert isinstance(wire, MethodsWire)
+    first, second = await ask(wire, b"a", b"b")
+    assert first == b"one"
+    assert isinstance(second, exceptions.ResponseError)
+    assert connection.sent == b"ab"
+    with pytest.raises(OSError, match="gone"):
+        await command(wire, "GET", "é")
+    assert connection.sent == b"ab" + pack("GET", "é")
+
+
+async def test_a_round_trip_by_methods_that_is_cancelled_has_failed() -> None:
+    """A loop that ends cancels its task, as it does all others: whoever waits is told."""
+    wire = MethodsWire(Stands(b"late"))
+    told: list[Replies] = []
+    wire.call([b"asked"], 1, told.append)
+    await asyncio.sleep(0)
+    (task,) = [one for one in asyncio.all_tasks() if one.get_name() == "earmark.redis.wire"]
+    task.cancel()
+    await asyncio.wait([task])
+    (failed,) = told
+    assert isinstance(failed, exceptions.ConnectionError)
+
+
+def test_a_push_stands_for_no_reply() -> None:
+    """It is read to its end all the same."""
+    assert reply_at(bytearray(b">1\r\n:1\r\n+OK\r\n"), 0) == (PUSH, 8)
+    assert reply_at(bytearray(b">1\r\n:1"), 0) is None
