@@ -20,6 +20,7 @@ import anyio.to_thread
 import pytest
 import redis
 from redis.crc import key_slot
+from redis.exceptions import MasterDownError, RedisClusterException
 from rich.console import Console
 from rich.table import Table
 
@@ -376,13 +377,22 @@ async def test_the_live_view_outlives_an_outage(monkeypatch: pytest.MonkeyPatch)
         return table(rows, said)
 
     monkeypatch.setattr(live, "table", told)
-    for outage in (BackendUnavailable("gone"), redis.ConnectionError("gone")):
+    for outage in (
+        BackendUnavailable("gone"),
+        redis.ConnectionError("gone"),
+        redis.TimeoutError("gone"),
+        MasterDownError("gone"),  # of SCAN, while another master is made
+        RedisClusterException("gone"),
+    ):
         server: Any = Server(None, outage, None, ValueError("the end"))
         with pytest.raises(ValueError, match="the end"):
             await top._live(0)(server, 5)
         assert server.looks == []
         assert shown == ["1 scope", "as it was: gone", "1 scope"]
         shown.clear()
+    denied: Any = Server(None, redis.ResponseError("NOPERM"))
+    with pytest.raises(redis.ResponseError):
+        await top._live(0)(denied, 5)
     server = Server(BackendUnavailable("not there"))
     with pytest.raises(BackendUnavailable):
         await top._live(0)(server, 5)
@@ -406,6 +416,7 @@ def drained(screen: int) -> None:
     ("words", "said"),
     [
         (["--redis", "redis://user:secret@127.0.0.1:1", "--once"], "127.0.0.1:1"),
+        (["--redis", "redis://user:secret@127.0.0.1:1", "--once", "--cluster"], "127.0.0.1:1"),
         (["--redis", "http://nowhere", "--once"], "URL"),
         (["--redis", "redis://127.0.0.1:1", "--once", "--namespace", "a:b"], "namespace"),
         (["--redis", "redis://127.0.0.1:1", "--once", "--policies", "none.yaml"], "no such file"),
