@@ -99,7 +99,7 @@ class Transport(asyncio.Transport):
         self.written += b"".join(list_of_data)
 
     def abort(self) -> None:
-        self.aborted = True
+        self.aborted = self.left = True
 
 
 class Stands:
@@ -124,6 +124,13 @@ class Stands:
         self.closed.append(nowait)
 
 
+class Writer(asyncio.StreamWriter):
+    """That of a transport which has nothing to close."""
+
+    def __del__(self) -> None:
+        pass
+
+
 def stream_wire() -> tuple[StreamWire, Transport, Stands]:
     """A wire over a transport that a test plays the server of."""
     transport = Transport()
@@ -131,10 +138,8 @@ def stream_wire() -> tuple[StreamWire, Transport, Stands]:
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     transport.set_protocol(protocol)
-    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
     connection = Stands()
-    wire = StreamWire(connection, writer)
-    transport.left = True  # by the writer, which would warn of it
+    wire = StreamWire(connection, Writer(transport, protocol, reader, loop))
     return wire, transport, connection
 
 
@@ -189,7 +194,18 @@ async def test_errors_are_what_redis_py_makes_of_them() -> None:
     ]
 
 
-@pytest.mark.parametrize("junk", [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b"*1\r\n?\r\n"])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n",
+        b"$x\r\n",
+        b"*1\r\n?\r\n",
+        b"*1\r\n" * 100_000,
+        b"-MOVED 1\r\n",
+        b"+one\r\n+too many\r\n",
+        b"+one\r\n-too",
+    ],
+)
 async def test_what_is_no_reply_ends_the_connection(junk: bytes) -> None:
     """Whoever waits is told, and nothing that comes after it is believed."""
     wire, transport, _ = stream_wire()
@@ -199,6 +215,42 @@ async def test_what_is_no_reply_ends_the_connection(junk: bytes) -> None:
     assert transport.aborted
     with pytest.raises(exceptions.ConnectionError):
         await asking
+
+
+@pytest.mark.parametrize("early", [b"-ERR upstream failure\r\n", b"$4\r\nsom", b"\0"])
+async def test_c55_what_comes_before_it_was_asked_is_nobodys_answer(early: bytes) -> None:
+    """C55: the next one who asks would be told it, and who asks after that the answer of the first."""
+    wire, transport, _ = stream_wire()
+    wire.data_received(early)
+    assert transport.aborted
+    assert wire.lost
+    with pytest.raises(exceptions.ConnectionError, match=LOST):
+        await ask(wire, b"asked")
+    assert transport.written == b""
+
+
+async def test_what_is_pushed_may_come_in_pieces_while_nobody_asks() -> None:
+    """It is read to its end, and the answer behind it is the one."""
+    wire, transport, _ = stream_wire()
+    wire.data_received(b">2\r\n$7\r\nmess")
+    wire.data_received(b"age\r\n:1\r\n")
+    assert not transport.aborted
+    asking = asyncio.ensure_future(ask(wire, b"asked"))
+    await asyncio.sleep(0)
+    wire.data_received(b"+OK\r\n>1\r\n:")
+    assert await asking == [b"OK"]
+    assert not wire.lost
+
+
+async def test_nothing_is_written_to_a_transport_that_closes() -> None:
+    """It closes a turn of the loop before anybody is told: uvloop raises, others watch a socket that is gone."""
+    wire, transport, _ = stream_wire()
+    transport.left = True
+    told: list[Replies] = []
+    wire.call([b"asked"], 1, told.append)
+    await asyncio.sleep(0)
+    assert transport.written == b""
+    assert [type(one) for one in told] == [exceptions.ConnectionError]
 
 
 async def test_who_waits_is_told_that_the_server_has_gone() -> None:
