@@ -58,7 +58,7 @@ def line_to(*wires: Known) -> Line:
     async def dial() -> Dialed:
         return Dialed(next(coming), scripts(allow_oom=True))
 
-    return Line(dial, tuple, 60, outbox, "probe", Standing("closed", str, outbox))
+    return Line(dial, tuple, 5, outbox, "probe", Standing("closed", str, outbox))
 
 
 LOADED: Final = [b"sha"] * 9
