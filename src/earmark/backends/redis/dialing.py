@@ -204,13 +204,14 @@ async def _check_rights(wire: Wire, scripts: Scripts, probe: str, *, clustered: 
     """See that this user's scripts may run every command: one that is denied half-way would leave things half done."""
     keys = (str(len(COMMANDS)), *[probe] * len(COMMANDS))
     messages = [f"1 0 0 rights {name} {name}" for name in COMMANDS]
-    call = ("EVALSHA", scripts["rights"].sha, *keys, *("0", "0", "0", "0"), *messages)
+    script, arguments = scripts["rights"], (*keys, *("0", "0", "0", "0"), *messages)
     try:
         try:
-            told = await command(wire, *call)
+            told = await command(wire, "EVALSHA", script.sha, *arguments)
         except exceptions.NoScriptError:
             await load(wire, scripts)
-            told = await command(wire, *call)
+            # Whole: it may be forgotten again by now.
+            told = await command(wire, "EVAL", script.text, *arguments)
     except exceptions.ResponseError as error:
         if not clustered and isinstance(error, exceptions.MovedError):
             raise StoreError(_PART_OF_A_CLUSTER) from error
