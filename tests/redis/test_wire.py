@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
+from earmark.backends.redis import dialing
 from earmark.backends.redis.wire import (
     LOST,
     PUSH,
@@ -25,6 +26,7 @@ from earmark.backends.redis.wire import (
     wire_of,
 )
 from tests.reached import Reached
+from tests.redis.wire import until
 
 pytestmark = pytest.mark.anyio
 
@@ -109,12 +111,18 @@ class Stands:
         self.answers = list(answers)
         self.sent = b""
         self.closed: list[bool] = []
+        self.silent = self.stays = self.reading = False
+
+    async def connect(self) -> None:
+        pass
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         self.sent += b"".join(command)
 
     async def read_response(self) -> Any:
         await asyncio.sleep(0)
+        if self.silent:
+            await self._forever()
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
@@ -122,6 +130,15 @@ class Stands:
 
     async def disconnect(self, nowait: bool = False) -> None:
         self.closed.append(nowait)
+        if self.stays:
+            await self._forever()
+
+    async def _forever(self) -> None:
+        self.reading = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.reading = False
 
 
 class Writer(asyncio.StreamWriter):
@@ -294,6 +311,37 @@ async def test_c55_of_a_wire_that_was_closed_nobody_hears(methods: bool) -> None
         await asyncio.sleep(0)
     assert told == []
     assert set(connection.closed) == {True}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_nothing_is_left_of_a_wire_whose_server_does_not_say_goodbye(at_once: bool) -> None:
+    """TLS waits for that for half a minute, and its loop may have ended by then."""
+    wire, transport, connection = stream_wire()
+    connection.stays = not at_once
+    closing = asyncio.ensure_future(wire.close(at_once=at_once))
+    await asyncio.sleep(0)
+    assert transport.aborted is at_once
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert transport.aborted
+
+
+async def test_nothing_is_left_of_a_connection_that_was_not_made_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever makes it is interrupted, and so is who reads for it."""
+    connection = Stands()
+    connection.silent = True
+    monkeypatch.setattr(dialing, "_connection", lambda *_: connection)
+    node: Any = None
+    for making in (dialing.Dialer(node, check_clock=False).dial(), dialing.slots_of(node, node)):
+        dials = asyncio.ensure_future(making)
+        await until(lambda: connection.reading)
+        dials.cancel()
+        await asyncio.wait([dials])
+        await asyncio.sleep(0)
+        assert not connection.reading
+    assert connection.closed == [True, True]
 
 
 async def test_a_connection_without_a_transport_is_used_by_its_methods() -> None:

@@ -149,7 +149,10 @@ class StreamWire(asyncio.Protocol):
     async def close(self, *, at_once: bool) -> None:
         """See `Wire`."""
         self._done = None
-        await self._connection.disconnect(nowait=at_once)
+        try:
+            await self._connection.disconnect(nowait=at_once)
+        finally:
+            self._transport.abort()  # with TLS it would wait for a server that may never answer
 
     def data_received(self, data: bytes) -> None:
         """Some of what the server has answered."""
