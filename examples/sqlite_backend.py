@@ -25,7 +25,7 @@ from earmark.core.joint import divided, parts_of
 from earmark.core.settlement import used
 from earmark.core.sliding_window import at_window
 from earmark.core.token_bucket import counts_until
-from earmark.ids import id_of, name_of
+from earmark.ids import name_of
 from earmark.limits import CONCURRENCY, MICROSECONDS, lease_microseconds
 from earmark.testing import check_backend
 
@@ -85,11 +85,15 @@ class Record:
 
     def hold(self, name: str) -> Hold:
         """The hold, as it was when it was admitted."""
-        hold = Hold()
-        hold.id = id_of(name) or name
-        hold.request_id, hold.scopes, hold.asks = self.request_id, self.scopes, self.asks
-        hold.lease_us, hold.seen, hold.at = self.lease_us, self.seen, self.at
-        return hold
+        return Hold.restored(
+            name,
+            self.request_id,
+            self.scopes,
+            self.asks,
+            lease_us=self.lease_us,
+            seen=self.seen,
+            at=self.at,
+        )
 
 
 class SQLiteBackend:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
-from earmark import MemoryBackend, testing
+from earmark import Limit, MemoryBackend, testing
+from earmark.backends import Hold
 from earmark.testing import CONTRACT, ContractBroken, check_backend
 from earmark.testing.plain import PlainBackend
 from earmark.testing.pytest import contract_test
 from tests.mutants import MUTANTS
+from tests.mutants_kept import MUTANTS_KEPT
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.anyio
@@ -35,6 +40,18 @@ async def test_every_mutant_is_caught_by_its_rule(mutant: type[PlainBackend], ru
         assert "expected" in str(failure)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("mutant", "name"), MUTANTS_KEPT, ids=str)
+async def test_what_is_done_in_part_is_caught(mutant: type[PlainBackend], name: str) -> None:
+    """R6-R10, R13, R14: each fault of a part, of a time, of a name is found by the case that is about it."""
+    proving = [case for case in CONTRACT if case.name == name]
+    with pytest.raises(ContractBroken) as caught:
+        await check_backend(mutant, proving)
+    for failure in caught.value.failures:
+        assert isinstance(failure.error, AssertionError), failure
+        assert "expected" in str(failure)
+
+
 @pytest.mark.parametrize("make", [MemoryBackend, PlainBackend])
 async def test_what_is_not_broken_passes(make: Any) -> None:
     """The memory backend, and the plain one that a reader starts from."""
@@ -52,6 +69,134 @@ async def test_a_backend_that_raises_fails_its_case_and_no_other() -> None:
         await check_backend(Forgetful)
     assert {"R6"} <= caught.value.rules <= {"R6", "R7", "R17"}
     assert f"{len(caught.value.failures)} of {len(CONTRACT)} cases fail" in str(caught.value)
+    assert str(caught.value).count("LookupError: ") < len(caught.value.failures)
+    (failure, *_) = caught.value.failures
+    frames = traceback.extract_tb(failure.error.__traceback__)
+    assert (Path(frames[-1].filename), frames[-1].name) == (Path(__file__), "reset")
+    assert failure.place == f"{Path(__file__).name}:{frames[-1].lineno} in reset"
+    assert f"at {failure.place}" in str(caught.value)
+
+
+async def test_one_cause_is_told_once() -> None:
+    """What holds in every row, and an error that every message raises, is one paragraph and not five hundred."""
+
+    class SeesItsOwnDebit(PlainBackend):
+        async def reserve(self, hold: Hold) -> Hold | None:
+            standing = await super().reserve(hold)
+            if standing is hold:
+                limits = [(scope.key, limit) for scope in hold.scopes for limit in scope.limits]
+                hold.seen = [self.look(key, limit, hold.at) for key, limit in limits]
+            return standing
+
+    with pytest.raises(ContractBroken) as caught:
+        await check_backend(SeesItsOwnDebit, CONTRACT[::5])
+    failures = caught.value.failures
+    assert len(failures) > 50
+    assert str(caught.value).count("told from `hold.seen`") == 1
+    assert len(str(caught.value)) < 5_000
+    alike = [one for one in failures if one.cause == failures[0].cause]
+    assert f"and {len(alike) - 1} more cases that fail alike: b" in str(caught.value)
+
+
+async def test_tasks_do_not_hide_what_went_wrong() -> None:
+    """What one of several tasks has raised is told, and not that a group of them has failed."""
+
+    class Breaks(PlainBackend):
+        async def reserve(self, hold: Hold) -> Hold | None:
+            raise ZeroDivisionError("one")
+
+    at_once = [case for case in CONTRACT if "ten_tasks_at_once" in case.name]
+    with pytest.raises(ContractBroken) as caught:
+        await check_backend(Breaks, at_once)
+    assert "ZeroDivisionError: one\n    at test_check_backend.py:" in str(caught.value)
+    assert "unhandled errors in a TaskGroup" not in str(caught.value)
+
+
+async def test_a_failing_row_is_told_with_those_before_it() -> None:
+    """What was played before the row that fails, with the algorithm of each limit, and when."""
+
+    class ForgetsItsRefunds(PlainBackend):
+        def give_back(self, key: str, limit: Limit, amount: int, taken: int, now: int) -> None:
+            """Nothing."""
+
+    proving = [
+        case
+        for case in CONTRACT
+        if case.name == "r6_a_refund_belongs_to_the_window_of_its_hold"
+        and case.variant == "key(tpm=100 sliding_window)-55-60-30-30"
+    ]
+    with pytest.raises(ContractBroken) as caught:
+        await check_backend(ForgetsItsRefunds, proving)
+    assert str(caught.value).splitlines()[-5:] == [
+        "    used of key.tpm: got 80, expected 30",
+        "    in row 3 of 3: See(of='key.tpm', used=30), when the clock stood at 60",
+        "      after:",
+        "        R(at=55, name='r1', scopes=key(tpm=100 sliding_window), tokens=80)",
+        "        Resolve(at=60, name='r1', verb='settle_success', usage=30)",
+    ]
+
+
+def no_lease(*, clock: Any) -> PlainBackend:
+    return PlainBackend(clock=clock)
+
+
+def no_desk(*, clock: Any, lease: float) -> PlainBackend:
+    backend = PlainBackend(clock=clock, lease=lease)
+    del backend.desk
+    return backend
+
+
+def no_health(*, clock: Any, lease: float) -> PlainBackend:
+    backend: Any = PlainBackend(clock=clock, lease=lease)
+    backend.health = None
+    return cast("PlainBackend", backend)
+
+
+def no_store(*, clock: Any, lease: float) -> PlainBackend:
+    raise ConnectionError("deaf")
+
+
+async def not_plain(*, clock: Any, lease: float) -> PlainBackend:
+    return PlainBackend(clock=clock, lease=lease)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (no_lease, "unexpected keyword argument 'lease'"),
+        (no_desk, "PlainBackend has no `desk`"),
+        (no_health, "PlainBackend has no function `health`"),
+        (no_store, "ConnectionError: deaf"),
+        (not_plain, "`make` has to be a plain function"),
+    ],
+)
+async def test_what_is_no_backend_is_told_once(make: Any, why: str) -> None:
+    """Nothing can be played: that is one failure, and says what is missing."""
+    with pytest.raises(ContractBroken, match="no further case was played") as caught:
+        await check_backend(make)
+    assert len(caught.value.failures) == 1
+    assert why in str(caught.value)
+    assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize("function", [check_backend, contract_test])
+def test_the_signature_can_be_read(function: Any) -> None:
+    """`help` shows what it takes, and not the whole contract."""
+    assert len(str(inspect.signature(function))) < 300
+
+
+async def test_keys_that_meet_are_both_named() -> None:
+    """R13: which key it is that another one's counts were found under."""
+
+    class Trims(PlainBackend):
+        def look(self, key: str, limit: Limit, now: int) -> Any:
+            return super().look(key.rstrip(" "), limit, now)
+
+        def debit(self, key: str, limit: Limit, amount: int, now: int) -> None:
+            super().debit(key.rstrip(" "), limit, amount, now)
+
+    with pytest.raises(ContractBroken, match="the key 'a ': got what is kept of 'a', expected"):
+        await check_backend(Trims, [case for case in CONTRACT if "R13" in case.rules])
 
 
 def test_it_needs_neither_pytest_nor_hypothesis() -> None:
@@ -100,6 +245,37 @@ def test_the_failing_test_of_a_case_says_what_it_proves(pytester: pytest.Pyteste
     assert done.ret == 1
     done.stdout.re_match_lines_random(
         [r".*got .*1 used before, 2 after.*expected.*", r".*C9: B's refusal.*"]
+    )
+
+
+def test_pytest_is_told_once_that_there_is_no_backend(pytester: pytest.Pytester) -> None:
+    """The face for pytest: where nothing can be played one test fails, and the others say why they were skipped."""
+    pytester.makepyfile(
+        """
+        import pytest
+        from earmark.testing import CONTRACT
+        from earmark.testing.pytest import contract_test
+        from tests.test_check_backend import no_desk
+
+        @pytest.fixture
+        def anyio_backend():
+            return "asyncio"
+
+        test_contract = contract_test(no_desk, CONTRACT[:5])
+        """
+    )
+    done = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rs")
+    done.assert_outcomes(failed=1, skipped=4)
+    done.stdout.re_match_lines_random([r".*PlainBackend has no `desk`.*"])
+
+
+def test_the_numbers_of_a_failure_are_described() -> None:
+    """Each rule that a case names is on the page to which a report leads; the sample has as many cases as there are."""
+    text = (ROOT_OF_DOCS.parent / "rules.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"^(?:\*\*|\| )(R\d+)\b", text, re.MULTILINE))
+    assert {rule for case in CONTRACT for rule in case.rules if rule.startswith("R")} <= described
+    assert f" of {len(CONTRACT)} cases fail (docs/rules.md" in ROOT_OF_DOCS.read_text(
+        encoding="utf-8"
     )
 
 

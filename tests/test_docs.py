@@ -218,6 +218,22 @@ def test_every_test_that_a_document_names_is_there() -> None:
     assert sorted((where, name) for where, name in named if name not in there) == []
 
 
+def test_what_is_asked_of_prometheus_is_there() -> None:
+    """Every metric in the queries of docs/observability.md is one that examples/prometheus.py serves."""
+    text = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    asked = set(re.findall(r"^[^|`]*?\b(earmark_\w+)(?:\{|\[| >)", text, re.MULTILINE))
+    asked |= set(re.findall(r"\b(earmark_\w+_(?:total|sum|count))\b", text))
+    served = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "prometheus.py")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert len(asked) > 10
+    assert asked <= set(re.findall(r"^(earmark_\w+)", served, re.MULTILINE))
+
+
 def test_the_retries_example_charges_what_was_sent() -> None:
     """Whatever the loop: what its second attempt has answered counts once, and what all refuse unbilled no tokens."""
     said = subprocess.run(

@@ -6,12 +6,15 @@ tests/litellm drives the same hook in a real proxy, where its environment is the
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import pytest
+import yaml
 from fastapi import HTTPException
 
 from earmark import Limiter, MemoryBackend
@@ -328,3 +331,33 @@ def test_a_request_that_nothing_stands_for(desk: Desk) -> None:
         assert await desk.used() == {"requests": 1, "tokens": 105, "concurrency": 0}
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_the_example_enforces_its_policies(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: bool
+) -> None:
+    """What its configuration names is a hook, with the policies of the gateway, or with those that are given."""
+    folder = Path(__file__).parent.parent / "examples" / "litellm"
+    settings = yaml.safe_load((folder / "config.yaml").read_text())["litellm_settings"]
+    name, _, attribute = settings["callbacks"].partition(".")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delenv("EARMARK_REDIS", raising=False)
+    monkeypatch.delenv("EARMARK_POLICIES", raising=False)
+    if given:
+        (tmp_path / "own.json").write_text('{"default": {"limits": {"rpd": 1}}}')
+        monkeypatch.setenv("EARMARK_POLICIES", str(tmp_path / "own.json"))
+    hook = getattr(importlib.import_module(name), attribute)
+    del sys.modules[name]
+    assert isinstance(hook, module.EarmarkHook)
+
+    async def ask() -> None:
+        data = {**HI, "model": "gpt-4o", "litellm_logging_obj": Anchor()}
+        await hook.async_pre_call_hook(key("acme"), None, data, "acompletion")
+        await hook.async_post_call_success_hook(data, key("acme"), ANSWER)
+
+    asyncio.run(ask())
+    if given:
+        with pytest.raises(HTTPException) as refusal:
+            asyncio.run(ask())
+        assert refusal.value.status_code == 429

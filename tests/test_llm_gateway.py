@@ -6,13 +6,16 @@ transport of httpx's; the whole over real HTTP, with streams and SDKs, is tests/
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import httpx
 import pytest
 
@@ -124,9 +127,9 @@ async def test_a_last_provider_without_room_charges_by_what_was_sent(
 ) -> None:
     """The refusal of the last provider's scope is the answer, and the client pays for none of it."""
     world = World(load, first, 200)
-    (_, (_, full)) = world.module.PROVIDERS
+    (_, (full, _)) = world.module.PROVIDERS
     one_at_a_time = Scope(full.key, Limits(concurrency=1))
-    world.module.PROVIDERS[1] = ("http://p1", one_at_a_time)
+    world.module.PROVIDERS[1] = (one_at_a_time, "http://p1")
     async with await world.limiter.pre_commit(one_at_a_time):
         assert (await world.post()).status_code == 429
         assert await world.used() == used
@@ -183,6 +186,34 @@ def test_a_scope_by_what_the_gateway_does_not_tell_stops_the_start(
     file.write_text(json.dumps({"default": {"limits": {}}, "scopes": [scope]}))
     with pytest.raises(PolicyError, match="the gateway says no 'taem' of a request"):
         load(POLICIES=str(file))
+
+
+async def test_a_hangup_reads_the_policies_again(load: Load, tmp_path: Path) -> None:
+    """What was used stays used (R17); a file that cannot be read leaves everything as it was."""
+    file = tmp_path / "policies.json"
+
+    def write(rpm: object) -> None:
+        file.write_text(json.dumps({"default": {"limits": {"rpm": rpm}}}))
+
+    write(5)
+    world = World(load, 400, 400, POLICIES=str(file))
+    left = "x-ratelimit-remaining-requests"
+    reload, read = world.module.reload, [anyio.Event(), anyio.Event()]
+
+    def reload_and_tell() -> None:
+        reload()
+        read.pop(0).set()
+
+    world.module.reload = reload_and_tell
+    async with world.module.life(world.module.app):
+        assert (await world.post()).headers[left] == "4"
+        for rpm, remaining in ((3, "1"), ("many", "0")):
+            write(rpm)
+            told = read[0]
+            signal.raise_signal(signal.SIGHUP)
+            await told.wait()
+            assert (await world.post()).headers[left] == remaining
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
 
 
 async def test_a_store_that_is_down_takes_no_gateway_out_of_service(load: Load) -> None:

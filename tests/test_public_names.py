@@ -30,6 +30,7 @@ PUBLIC: Final = {
     "earmark.contrib.asgi": "Asks ReservedStream answer_refusals reserving style_of",
     "earmark.contrib.litellm": "ANONYMOUS Dims EarmarkHook Key dims_of tenant_of",
     "earmark.contrib.otel": "KINDS Telemetry Watched",
+    "earmark.contrib.relay": "relay",
     "earmark.estimates": "Counter approximate estimate tiktoken_counter",
     "earmark.http": "Admission Answer BudgetStatus Fields Style answer_to go_duration policy_name rate_limit_headers"
     " retry_headers upstream_retry_headers",

@@ -46,7 +46,10 @@ async def standing_of(caller: Caller, office: Office, over: Over) -> Hold | None
     while True:
         standing = await caller.admitted()
         office.report_forgotten()
-        if standing is None or standing is caller.hold or not office.is_over(standing, over):
+        if standing is None or standing is caller.hold:
+            return standing
+        standing = office.own(standing, caller.hold)
+        if not office.is_over(standing, over):
             return standing
         if not first:
             import anyio

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
+from typing import Final
 
 from earmark.amounts import MAX_AMOUNT, check_amount
 from earmark.limits import CONCURRENCY, Scope, check_key, lease_microseconds, to_microseconds
 from earmark.usage import Usage
+
+_KEY: Final = attrgetter("key")
 
 
 def check_scopes(scopes: tuple[Scope, ...]) -> bool:
@@ -23,7 +27,7 @@ def check_scopes(scopes: tuple[Scope, ...]) -> bool:
             raise TypeError(msg)
         if scope.limits.all:
             limited = True
-    if len(scopes) > 1 and len({scope.key for scope in scopes}) < len(scopes):
+    if len(scopes) > 1 and len(set(map(_KEY, scopes))) < len(scopes):
         msg = f"two scopes with one key in one request: {[scope.key for scope in scopes]}"
         raise ValueError(msg)
     return limited

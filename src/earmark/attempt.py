@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from earmark.answers import ScopeStatus
+from earmark.answers import LimitStatus, ScopeStatus
+from earmark.core.admission import keep_tightest
 from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
@@ -182,6 +183,14 @@ class Attempt(Reservation):
     def statuses(self) -> tuple[ScopeStatus, ...]:
         """Every limit as it was left when it was reserved: the request's, then the target's."""
         return (*self._shared.statuses, *super().statuses)
+
+    @property
+    def binding(self) -> Mapping[str, LimitStatus]:
+        """By metric, the limit that has the least left, of the request's and the target's."""
+        found = {**self._shared.binding}
+        for one in super().binding.values():
+            keep_tightest(found, one)
+        return found
 
     @property
     def degraded(self) -> bool:

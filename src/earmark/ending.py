@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from earmark.core.bill import Bill
-from earmark.core.hold import Verb
-from earmark.core.settlement import NOTHING, known_of
+from earmark.core.hold import Hold, Verb
+from earmark.core.settlement import NOTHING, Amounts, known_of
 from earmark.logs import about
 
 if TYPE_CHECKING:
     from earmark.streams.observed import Observed
+    from earmark.streams.telling import Conclude
 
 logger = logging.getLogger("earmark")
 
-Ending = tuple[Verb, Mapping[str, int], Mapping[str, int], Bill | None]
+Ending = tuple[Verb, Amounts, Amounts, Bill | None]
 """The verb, what is known exactly, what is known at least, and what it costs."""
 
 
@@ -56,3 +57,16 @@ def _failed_for_free(observed: Observed) -> bool:
         and observed.usage is not None
         and observed.usage.total == 0
     )
+
+
+class DroppedStream(NamedTuple):
+    """A stream that nobody holds any more, as its finaliser notes it: what was observed is found out later."""
+
+    hold: Hold
+    conclude: Conclude
+    drop: Callable[[Verb, Amounts, Amounts, Bill | None], None]
+
+    async def do(self) -> bool:
+        """Ask the dialect and the estimator, and note how they say that it is to be resolved."""
+        self.drop(*after_stream(self.conclude()))
+        return False

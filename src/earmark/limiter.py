@@ -135,8 +135,7 @@ class Limiter:
             found = denials_of(scopes, asks, hold.seen, hold.at) if instant else refusal_of(hold)
             raise self._refusal(hold, found)
         if office.observers:
-            hold.told = office
-            office.tell("admitted", hold)
+            office.announce(hold)
         return Reservation(office, hold)
 
     async def _pre_commit_otherwise(
@@ -189,7 +188,7 @@ class Limiter:
     def _admit(self, hold: Hold, standing: Hold, over: Over) -> Reservation | None:
         """The handle of what stands after `hold` was sent, its own or that which was open before; None: it is over."""
         office = self._office
-        new = False
+        made = None
         with office.desk.lock:
             handle = office.handle_of(standing)
             if not isinstance(handle, Reservation):
@@ -201,11 +200,8 @@ class Limiter:
                 handle = office.sign_on(made, standing)
                 if handle is not made:
                     made.step_aside()
-                elif not hasattr(standing, "told"):
-                    standing.told = office
-                    new = True
-        if new:
-            office.tell("admitted", standing)
+        if handle is made:
+            office.announce(standing)
         return cast("Reservation", handle)
 
     def _admit_unlimited(self, hold: Hold) -> Reservation:

@@ -156,6 +156,17 @@ class Office:
         known = self.desk.handles.get(hold.alias)
         return None if known is None else known.holder_of(hold)
 
+    def own(self, standing: Hold, asked: Hold) -> Hold:
+        """What a store has answered with, as this process knows it.
+
+        Raises:
+            RequestIdConflict: it asks something else, of which the store knows nothing: what it spends.
+        """
+        mine = self.desk.own(standing)
+        if mine is not standing and not asked.repeats(mine):
+            raise RequestIdConflict(asked.name)
+        return mine
+
     def is_over(self, standing: Hold, over: Over) -> bool:
         """Whether somebody here has resolved what a store has answered with, since it was asked, or is about to.
 
@@ -195,6 +206,20 @@ class Office:
             raise RequestIdConflict(hold.name)
         return handle
 
+    def announce(self, hold: Hold) -> None:
+        """Tell the observers that a hold was admitted, unless somebody here has told of it.
+
+        A store that never suspends gives the very hold back that it was given; another may make it afresh.
+        """
+        tellers = self.desk.tellers
+        if hasattr(hold, "told") or hold.id in tellers:
+            return
+        hold.told = self
+        if self.observers:
+            if self.participants and self.backend.instant is None:
+                tellers.add(hold.id, self)
+            self.tell("admitted", hold)
+
     def tell(self, kind: Kind, hold: Hold, used: Mapping[str, int] = NOTHING) -> None:
         """Tell the observers what became of a hold."""
         if self.observers:
@@ -210,6 +235,7 @@ class Office:
         at_least: Mapping[str, int],
     ) -> None:
         """Tell the observers, and whoever waits for room, that a hold was resolved."""
+        self.desk.tellers.pop(hold.id)
         if self.desk.queues:
             self.desk.queues.resolved(hold, verb, exact)
         if verb != "withdraw":
@@ -244,7 +270,7 @@ class Office:
             except IndexError:  # another thread reports as well
                 break
             self.sign_off(hold)
-            teller = getattr(hold, "told", None)
+            teller = self.desk.tellers.pop(hold.id) or getattr(hold, "told", None)
             if isinstance(teller, Office):
                 teller.tell("expired", hold)
 

@@ -205,11 +205,10 @@ class ReserveOnce:
     def _admit(self, hold: Hold, office: Office) -> None:
         """It renews itself from now on, and observers are told."""
         if office.participants:
-            hold.told = office
             office.attend(hold)
         else:
             hold.seen, hold.at = (), 0
-        office.tell("admitted", hold)
+        office.announce(hold)
 
     async def _begun(self, hold: Hold, office: Office, shared: Shared, *new: Shared) -> Attempt:
         """The attempt of a hold that was admitted; where the block was left meanwhile all is given back."""

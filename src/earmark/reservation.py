@@ -8,19 +8,19 @@ stream takes it over, and a handle that is collected while open is abandoned and
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterable, Coroutine, Mapping
 from contextlib import nullcontext
 from decimal import Decimal
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack
 
-from earmark.answers import ScopeStatus
-from earmark.core.admission import statuses
+from earmark.answers import LimitStatus, ScopeStatus
+from earmark.core.admission import binding, statuses
 from earmark.core.bill import Bill, bill_of
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING, Amounts, known_of
-from earmark.ending import Ending, after_stream
+from earmark.ending import DroppedStream, Ending, after_stream
 from earmark.limits import Scope
 from earmark.moves import MOVES, Resolved, State
 from earmark.office import Office, log_unresolved, stream_makers
@@ -97,6 +97,14 @@ class Reservation:
         if not self._office.participants:
             return tuple(ScopeStatus(scope.key, ()) for scope in hold.scopes)
         return statuses(hold.judged, hold.asks, hold.seen, hold.at)
+
+    @property
+    def binding(self) -> Mapping[str, LimitStatus]:
+        """Of `statuses` what headers show: by metric, the enforced limit of which the least remains."""
+        hold = self._hold
+        return (
+            binding(hold.judged, hold.asks, hold.seen, hold.at) if self._office.participants else {}
+        )
 
     @property
     def degraded(self) -> bool:
@@ -221,10 +229,7 @@ class Reservation:
 
     def _stream_dropped(self, conclude: Conclude) -> None:
         self._office.sign_off(self._hold)
-        self._office.desk.dropped.append(DroppedStream(self._hold, conclude, self._heard_dropped))
-
-    def _heard_dropped(self, observed: Observed) -> None:
-        self._drop(*after_stream(observed))
+        self._office.desk.dropped.append(DroppedStream(self._hold, conclude, self._drop))
 
     async def _resolve(
         self,
@@ -372,19 +377,6 @@ class Dropped(NamedTuple):
             if not self.failed:
                 log_unresolved(self.hold, error)
         return handle.state == "open"
-
-
-class DroppedStream(NamedTuple):
-    """A stream that nobody holds any more, as its finaliser notes it: what was observed is found out later."""
-
-    hold: Hold
-    conclude: Conclude
-    hear: Callable[[Observed], None]
-
-    async def do(self) -> bool:
-        """Ask the dialect and the estimator, and note how they say that it is to be resolved."""
-        self.hear(self.conclude())
-        return False
 
 
 class _Noted(Reservation):

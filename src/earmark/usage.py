@@ -35,7 +35,10 @@ _FIELDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+_put: Final = object.__setattr__  # how a frozen value is filled
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Usage:
     """The tokens of one exchange. Every field is an int (0 … 2**53 − 1), or None where it is unknown.
 
@@ -58,12 +61,29 @@ class Usage:
     reasoning_tokens: int | None = None
     reported_total: int | None = None
 
-    def __post_init__(self) -> None:
-        for name in _FIELDS:
-            value = getattr(self, name)
+    # Made for every request, hence written out.
+    def __init__(  # noqa: PLR0917 - in the order of the fields
+        self,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cached_input_tokens: int | None = None,
+        cache_write_tokens: int | None = None,
+        reasoning_tokens: int | None = None,
+        reported_total: int | None = None,
+    ) -> None:
+        given = (
+            input_tokens,
+            output_tokens,
+            cached_input_tokens,
+            cache_write_tokens,
+            reasoning_tokens,
+            reported_total,
+        )
+        for name, value in zip(_FIELDS, given, strict=True):
             # As `check_amount` has it, without a call.
             if value is not None and not (type(value) is int and 0 <= value <= MAX_AMOUNT):
                 check_amount(name, value)
+            _put(self, name, value)
 
     @property
     def total(self) -> int | None:
@@ -93,42 +113,45 @@ class Usage:
     def determined(self) -> Mapping[str, int]:
         """The token metrics that the known fields determine, and their amounts (R6)."""
         read, written, uncached = self.input_tokens, self.output_tokens, self.uncached_input_tokens
-        total, uncached_total = self.reported_total, None
+        found: dict[str, int] = {}
         if read is not None and written is not None:
-            total = min(read + written, MAX_AMOUNT)
-        if uncached is not None and written is not None:
-            uncached_total = min(uncached + written, MAX_AMOUNT)
-        values = (total, read, written, uncached_total, uncached)
-        return {
-            metric: value
-            for metric, value in zip(TOKEN_METRICS, values, strict=True)
-            if value is not None
-        }
+            found["tokens"] = min(read + written, MAX_AMOUNT)
+        elif self.reported_total is not None:
+            found["tokens"] = self.reported_total
+        if read is not None:
+            found["input_tokens"] = read
+        if written is not None:
+            found["output_tokens"] = written
+        if uncached is not None:
+            if written is not None:
+                found["uncached_tokens"] = min(uncached + written, MAX_AMOUNT)
+            found["uncached_input_tokens"] = uncached
+        return found
 
     def floors(self) -> Mapping[str, int]:
         """At least this much of each token metric was used: what is determined, else the sum of known parts.
 
         A metric of which nothing is known is 0.
         """
-        determined = self.determined()
-        if len(determined) == len(TOKEN_METRICS):
-            return determined
-        whole = MAX_AMOUNT if self.total is None else self.total
+        known = self.determined()
+        if len(known) == len(TOKEN_METRICS):
+            return known
+        whole = known.get("tokens", MAX_AMOUNT)
+        written = self.cache_write_tokens or 0
         output = self.output_tokens
         if output is None:
             output = min(self.reasoning_tokens or 0, whole)
-        written = self.cache_write_tokens or 0
         read = self.input_tokens
         if read is None:
             read = min((self.cached_input_tokens or 0) + written, whole)
-        uncached_input = self.uncached_input_tokens
+        uncached_input = known.get("uncached_input_tokens")
         if uncached_input is None:
             uncached_input = min(written, read)
-        known = {
+        return {
             "tokens": min(read + output, whole),
             "input_tokens": read,
             "output_tokens": output,
             "uncached_tokens": min(uncached_input + output, whole),
             "uncached_input_tokens": uncached_input,
+            **known,
         }
-        return {**known, **determined}

@@ -1,6 +1,7 @@
-"""What a scope, an open reservation, a slot and an addition cost a Redis server in memory.
+"""What a scope, an open reservation, a slot and an addition cost a Redis server in memory, and a life cycle in a file.
 
-Each figure is the growth of `used_memory` over so many of them, the server's own tables included.
+Each figure of memory is the growth of `used_memory` over so many of them, the server's own tables included. Keys are
+called `api_key:` and eight digits: a longer name costs what it is longer, in each of the keys of a scope.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ def once_each(limiter: Limiter, limits: Limits = KEY) -> Work:
     return work
 
 
-def left_open(limiter: Limiter, limits: Limits, *, named: bool, kept: list[Reservation]) -> Work:
+def left_open(
+    limiter: Limiter, limits: Limits, *, named: bool, kept: list[Reservation], keys: int = KEYS
+) -> Work:
     """A reservation over one of some keys and a model is left open."""
 
     async def work(number: int) -> None:
-        scope = Scope(f"api_key:{number % KEYS:08}", limits)
+        scope = Scope(f"api_key:{number % keys:08}", limits)
         request_id = f"req_{number:028}" if named else None
         kept.append(await limiter.pre_commit(scope, MODEL, tokens=50, request_id=request_id))
 
@@ -91,6 +94,47 @@ def holding(limits: Limits = KEY, *, named: bool = False) -> Callable[[list[Rese
     return lambda kept: lambda limiter: left_open(limiter, limits, named=named, kept=kept)
 
 
+async def bytes_of_the_first_slot(effort: Effort) -> float:
+    """What one more open reservation costs that has the only slot of its key, which was used before."""
+    times = effort.of(TIMES)
+    kept: list[Reservation] = []
+    with redis_server("--slowlog-log-slower-than", "-1") as server:
+        backend = RedisBackend.from_url(server.url, timeout=10, on_outage="closed")
+        async with Limiter(backend) as limiter:
+            await repeat(once_each(limiter, KEY_WITH_SLOTS), 0, times)
+            before = used(server)
+            holds = left_open(limiter, KEY_WITH_SLOTS, named=False, kept=kept, keys=times)
+            await repeat(holds, 0, times)
+            grown = used(server) - before
+            await asyncio.gather(*(reservation.close_reserved_only() for reservation in kept))
+    return grown / times
+
+
+async def bytes_to_a_file(effort: Effort) -> float:
+    """What a life cycle over a key with a slot and a model writes to an append-only file."""
+    times = effort.of(TIMES)
+    settings = ("--appendonly", "yes", "--auto-aof-rewrite-percentage", "0")
+    with redis_server(*settings) as server:
+        backend = RedisBackend.from_url(server.url, timeout=10, on_outage="closed")
+        async with Limiter(backend) as limiter:
+
+            async def work(number: int) -> None:
+                scope = Scope(f"api_key:{number % KEYS:08}", KEY_WITH_SLOTS)
+                async with await limiter.pre_commit(scope, MODEL, tokens=50) as reservation:
+                    await reservation.settle_success(32)
+
+            await repeat(work, 0, 1)
+            before = written(server)
+            await repeat(work, 1, times)
+            return (written(server) - before) / times
+
+
+def written(server: RedisServer) -> int:
+    """The length of the server's append-only file, in bytes."""
+    with server.client() as client:
+        return int(client.info("persistence")["aof_current_size"])
+
+
 async def tables(effort: Effort) -> AsyncIterator[Table]:
     """One table."""
     works: dict[str, Callable[[list[Reservation]], Callable[[Limiter], Work]]] = {
@@ -105,4 +149,8 @@ async def tables(effort: Effort) -> AsyncIterator[Table]:
     for name, make in works.items():
         kept: list[Reservation] = []
         rows.append((name, round(await bytes_per(make(kept), effort, kept))))
+        if name == "one with a slot":
+            first = round(await bytes_of_the_first_slot(effort))
+            rows.append(("one with a slot, the only one of its key", first))
+    rows.append(("an append-only file, for each life cycle", round(await bytes_to_a_file(effort))))
     yield Table("Redis: memory of the server", ("", "bytes"), tuple(rows))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,11 +13,11 @@ from earmark import BackendUnavailable, EarmarkError, Limiter, Limits, RedisBack
 from earmark.backends.redis.keys import tag_of
 from tests.cluster import Look, slot_of, spread
 from tests.redis.proxy import until
+from tests.redis.rights import PASSWORD, rights
 from tests.servers import HOST, RedisCluster, RedisServer, eventually, redis_cluster, told
 
 pytestmark = pytest.mark.anyio
 
-ROOT: Final = Path(__file__).parent.parent.parent
 
 LIMITS: Final = Limits(rpd=1_000, tpd=10**9, concurrency=50)
 
@@ -165,10 +164,8 @@ async def test_the_rights_that_are_documented_are_enough_on_a_cluster(
     cluster: RedisCluster, namespace: str
 ) -> None:
     """Those of docs/redis.md, ASKING and CLUSTER SLOTS among them; without CLUSTER SLOTS it is a mistake."""
-    text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
-    rights = next(line for line in text.splitlines() if line.startswith("ACL SETUSER gateway"))
-    words = rights.split()[3:]
-    words[words.index(">PASSWORD")] = ">word"
+    words = rights("gateway")
+    words[words.index(f">{PASSWORD}")] = ">word"
     words[words.index("~earmark:*")] = f"~{namespace}{{*"
     for server in cluster.masters:
         told(server, "ACL", "SETUSER", "gateway", *words, "+asking", "+cluster|slots")

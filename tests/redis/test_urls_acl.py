@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import time
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,11 +12,11 @@ import redis
 
 from earmark import EarmarkError, Limiter, Limits, RateLimited, RedisBackend, Scope
 from earmark.clock import Clock
+from tests.redis.rights import PASSWORD, commands, rights
 from tests.servers import HOST, RedisServer, redis_server
 
 pytestmark = pytest.mark.anyio
 
-DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "redis.md"
 NAMESPACE: Final = "earmark"
 
 ALICE: Final = Scope(
@@ -34,13 +31,7 @@ DENIED: Final = "NOPERM|no permissions|can't run this command|can't access"
 OPTIONAL: Final = {"info": "a warning of an eviction policy"}
 
 
-def rights() -> list[str]:
-    """The words of the command in the document, after the user's name."""
-    (line,) = re.findall(r"^ACL SETUSER gateway (.+)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
-    return shlex.split(line.replace(">PASSWORD", "'>open sesame'"))
-
-
-COMMANDS: Final = [word.removeprefix("+") for word in rights() if word.startswith("+")]
+COMMANDS: Final = commands("gateway")
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +52,24 @@ def url_of_user(server: RedisServer, *more: str, database: int = 0) -> str:
     with server.client() as client:
         client.flushall()
         client.script_flush()
-        client.execute_command("ACL", "SETUSER", "gateway", "reset", *rights(), *more)
+        client.execute_command("ACL", "SETUSER", "gateway", "reset", *rights("gateway"), *more)
     return f"redis://gateway:open%20sesame@{HOST}:{server.port}/{database}"
 
 
-async def everything(url: str, namespace: str = NAMESPACE, clock: Clock | None = None) -> None:
+async def everything(
+    url: str,
+    namespace: str = NAMESPACE,
+    clock: Clock | None = None,
+    client_options: dict[str, str] | None = None,
+) -> None:
     """All six messages, all algorithms, slots, names, and ids that are over."""
     backend = RedisBackend.from_url(
-        url, namespace=namespace, clock=clock, timeout=5, on_outage="local"
+        url,
+        namespace=namespace,
+        clock=clock,
+        timeout=5,
+        on_outage="local",
+        client_options=client_options,
     )
     async with Limiter(backend) as limiter:
         for request_id in (None, "req-1"):
@@ -95,6 +96,28 @@ async def test_a_database_takes_one_more(server: RedisServer) -> None:
     with pytest.raises((EarmarkError, redis.RedisError), match="select"):
         await everything(url_of_user(server, database=3))
     await everything(url_of_user(server, "+select", database=3))
+
+
+async def test_a_name_of_the_client_takes_one_more(server: RedisServer) -> None:
+    """`+client|setname`, as documented."""
+    named = {"client_name": "gateway-7"}
+    with pytest.raises((EarmarkError, redis.RedisError), match="setname"):
+        await everything(url_of_user(server), client_options=named)
+    await everything(url_of_user(server, "+client|setname"), client_options=named)
+
+
+async def test_a_password_is_changed_while_two_hold(server: RedisServer) -> None:
+    """As the runbook says: the new one is added, and both hold until the old one is taken away."""
+    old = url_of_user(server, ">new")
+    new = old.replace("open%20sesame", "new")
+    await everything(old)
+    with server.client() as client:
+        client.flushall()
+    await everything(new)
+    url_of_user(server, ">new", f"<{PASSWORD}")
+    await everything(new)
+    with pytest.raises((EarmarkError, redis.RedisError), match="invalid username-password"):
+        await everything(old)
 
 
 @pytest.mark.filterwarnings("ignore:.* was dropped while open:ResourceWarning")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pytest
 
-from earmark import EarmarkError, Limiter, Limits, RedisBackend, Scope
-from tests.servers import HOST, RedisServer, free_port, redis_server
+from earmark import BackendUnavailable, EarmarkError, Limiter, Limits, RedisBackend, Scope
+from tests.servers import HOST
+from tests.tls import Secured, knows_tls, secured_server
 
 pytestmark = pytest.mark.anyio
 
@@ -26,60 +24,19 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@dataclass(frozen=True)
-class Secured:
-    """A server that speaks TLS on a second port, and its certificate."""
-
-    server: RedisServer
-    port: int
-    certificate: Path
-
-
-def knows_tls() -> bool:
-    """Whether redis-server was built with TLS: without it the first of these is what it complains about."""
-    program = shutil.which("redis-server")
-    assert program is not None, "redis-server is missing: sudo apt install redis-server"
-    words = ("--port", "0", "--tls-port", "0", "--no-such-setting", "1")
-    said = subprocess.run([program, *words], capture_output=True, text=True, check=False)
-    complaint = said.stdout + said.stderr
-    assert ">>>" in complaint
-    return "tls-port" not in complaint
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for the loopback address that vouches for itself, and its key."""
-    program = shutil.which("openssl")
-    assert program is not None, "openssl is missing: sudo apt install openssl"
-    made, key = folder / "certificate.pem", folder / "key.pem"
-    subject = ("-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{HOST},DNS:localhost")
-    kind = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2")
-    command = [program, "req", *kind, *subject, "-keyout", str(key), "-out", str(made)]
-    subprocess.run(command, check=True, capture_output=True)
-    return made, key
-
-
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """A server with TLS."""
     if not knows_tls():
         pytest.skip("this redis-server was built without TLS")
-    made, key = certificate(tmp_path_factory.mktemp("tls"))
-    port = free_port()
-    settings = {
-        "--tls-port": str(port),
-        "--tls-cert-file": str(made),
-        "--tls-key-file": str(key),
-        "--tls-ca-cert-file": str(made),
-        "--tls-auth-clients": "optional",
-    }
-    with redis_server(*(word for setting in settings.items() for word in setting)) as server:
-        yield Secured(server, port, made)
+    with secured_server(tmp_path_factory.mktemp("tls")) as started:
+        yield started
 
 
 @pytest.mark.parametrize("host", [HOST, "localhost"])
 async def test_a_rediss_url(secured: Secured, namespace: str, host: str) -> None:
     """The server's certificate is checked, its name included, and the connection is encrypted."""
-    url = f"rediss://{host}:{secured.port}/0?ssl_ca_certs={secured.certificate}"
+    url = secured.url.replace(HOST, host)
     async with Limiter(RedisBackend.from_url(url, namespace=namespace, timeout=5)) as limiter:
         async with await limiter.pre_commit(ALICE, tokens=600) as reservation:
             assert await reservation.settle_success(100)
@@ -111,6 +68,20 @@ async def test_the_options_of_a_certificate(secured: Secured, namespace: str) ->
         assert limiter.health().available
 
 
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_scheme_that_is_not_the_ports_is_an_outage(
+    secured: Secured, namespace: str, *, secure: bool
+) -> None:
+    """Nobody answers in either language: as when nobody is there. A look says so; a request is decided without."""
+    url = f"rediss://{HOST}:{secured.server.port}" if secure else f"redis://{HOST}:{secured.port}"
+    async with Limiter(RedisBackend.from_url(url, namespace=namespace)) as limiter:
+        with pytest.raises(BackendUnavailable):
+            await limiter.peek(ALICE)
+        async with await limiter.pre_commit(ALICE) as reservation:
+            assert reservation.degraded
+        assert not limiter.health().available
+
+
 PROGRAM: Final = """
 import asyncio, sys
 from earmark import Limiter, Limits, RedisBackend, Scope
@@ -127,7 +98,7 @@ for _ in range(5):
 
 def test_a_program_that_closes_is_not_told_off(secured: Secured, namespace: str) -> None:
     """R19: the loop may end once all is closed: the server has said by then that the connection is."""
-    url = f"rediss://{HOST}:{secured.port}/0?ssl_ca_certs={secured.certificate}"
+    url = secured.url
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM, url, namespace],
         capture_output=True,

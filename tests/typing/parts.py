@@ -11,8 +11,10 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, assert_type
 
+import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.responses import Response
 
 import earmark
 from earmark import (
@@ -25,6 +27,7 @@ from earmark import (
     Refused,
     RequestIdConflict,
     Reservation,
+    ReserveOnce,
     Scope,
     Usage,
     ask_for_usage,
@@ -32,6 +35,7 @@ from earmark import (
 from earmark.backends import Backend, Desk, Hold, Instant, Seen, Verb
 from earmark.contrib.asgi import Asks, ReservedStream, answer_refusals, reserving, style_of
 from earmark.contrib.litellm import ANONYMOUS, Dims, EarmarkHook, Key, dims_of, tenant_of
+from earmark.contrib.relay import relay
 from earmark.estimates import Counter, approximate, estimate, tiktoken_counter
 from earmark.http import (
     Admission,
@@ -183,3 +187,12 @@ def frameworks(
     assert_type(key.team_id, str | None)
     assert_type(ANONYMOUS, Literal["anonymous"])
     earmark.contrib.asgi.answer_refusal(app)  # type: ignore[attr-defined]
+
+
+async def relaying(
+    once: ReserveOnce, client: httpx.AsyncClient, scope: Scope, request: httpx.Request
+) -> None:
+    """A request goes to one provider after the other, each with its scope."""
+    targets = [(scope, request)]
+    assert_type(await relay(once, client, targets, {"stream": True}, style="anthropic"), Response)
+    await relay(once, client, [request], {})  # type: ignore[list-item]

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from earmark.backends.crossings import Crossings
 from earmark.backends.health import Health
 from earmark.backends.queues import Queues
+from earmark.backends.tellers import Tellers
 from earmark.clock import Clock
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
@@ -87,13 +88,25 @@ class Desk:
             next message does the work.
         lock: to be held while a handle is found or made for a hold, so that threads find one.
         asked: request ids for which a store is being asked, by the identity of the hold that asks.
-        forgotten: holds that the store gave up unresolved; the next message reports them.
+        forgotten: holds that the store gave up unresolved, made afresh of its records where it keeps those; the next
+            message tells whoever heard of the admission.
         queues: who waits for room.
         crossings: who asks for a request id, and what is resolved meanwhile.
         owed: the names of reservations whose resolution the store has yet to hear of.
+        tellers: who has told its observers of which admission.
     """
 
-    __slots__ = ("asked", "crossings", "dropped", "forgotten", "handles", "lock", "owed", "queues")
+    __slots__ = (
+        "asked",
+        "crossings",
+        "dropped",
+        "forgotten",
+        "handles",
+        "lock",
+        "owed",
+        "queues",
+        "tellers",
+    )
 
     def __init__(self) -> None:
         self.handles: dict[object, Known] = {}
@@ -104,11 +117,22 @@ class Desk:
         self.queues = Queues()
         self.crossings = Crossings()
         self.owed: Container[str] = ()
+        self.tellers = Tellers()
 
     def known(self, request_id: str) -> Known | None:
         """Who answers to a request id: an id of the library's is meant before a name that reads the same."""
         handles = self.handles
         return handles.get((id_of(request_id) or request_id,)) or handles.get(request_id)
+
+    def own(self, hold: Hold) -> Hold:
+        """This process's own record of what a store has answered with, if it has one: it knows more."""
+        known = self.handles.get(hold.alias)
+        if known is not None and known.hold.id == hold.id:
+            return known.hold
+        for noted in tuple(self.dropped):
+            if noted.hold.id == hold.id:
+                return noted.hold
+        return hold
 
 
 class Instant(Protocol):
@@ -175,7 +199,8 @@ class Backend(Protocol):
     ) -> bool:
         """Turn the holds into what was used (R6), and free the slots; True iff it was open.
 
-        `cancel` and `withdraw` give everything back.
+        `cancel` gives everything back. So does `withdraw`, unless somebody else was given the reservation since: then
+        it changes nothing, and is False.
         """
         ...
 
@@ -184,7 +209,9 @@ class Backend(Protocol):
     ) -> bool:
         """Count what no hold covers, under a scope's limits or under a bare key (R8).
 
-        A bare key counts `tokens` alone. False iff the same `request_id` was counted before for this key.
+        A bare key counts `tokens` alone: in the fixed windows of a minute, an hour and a day always, and in every other
+        limit on them under which it still counts. False iff the same `request_id` was counted before for this key, or
+        nothing was to be counted.
         """
         ...
 
@@ -197,15 +224,18 @@ class Backend(Protocol):
         ...
 
     async def reset(self, scopes: tuple[Scope, ...]) -> None:
-        """Forget what the limits of these scopes have used; slots stay."""
+        """Forget what the limits of these scopes have used; slots stay. Open holds have nothing of it to give back."""
         ...
 
     def attend(self, hold: Hold) -> None:
-        """From now on the holder is at work in this process: the backend renews by itself (R10)."""
+        """From now on the holder is at work in this process: the backend renews by itself (R10).
+
+        It must not wait. What is over stays over, a slot that has lapsed among that.
+        """
         ...
 
     def release(self, hold: Hold) -> None:
-        """The holder has handed the reservation over: its lease runs, and nobody here renews it."""
+        """The holder has handed it over: its lease runs, and nobody here renews it. It must not wait."""
         ...
 
     def health(self) -> Health:

@@ -61,7 +61,7 @@ def _count(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Look, and show."""
-    from redis.exceptions import RedisError
+    from redis.exceptions import RedisClusterException, RedisError
 
     from earmark.errors import EarmarkError
 
@@ -70,7 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
         asyncio.run(_watched(arguments, show))
     except KeyboardInterrupt:
         return 0
-    except (EarmarkError, RedisError, OSError, ValueError, ImportError) as error:
+    except (
+        *(EarmarkError, RedisError, RedisClusterException),
+        *(OSError, ValueError, ImportError),
+    ) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
@@ -117,8 +120,9 @@ def _live(every: float) -> Callable[[Watch, int], Awaitable[None]]:
     except ImportError as error:
         msg = 'the live view needs rich: pip install "earmark[cli]", or take --once'
         raise ImportError(msg) from error
-    from redis.exceptions import ConnectionError, TimeoutError  # noqa: A004 - not the builtin ones
+    from redis import exceptions
 
+    from earmark.backends.redis.failures import is_outage
     from earmark.commands.busiest.live import table
     from earmark.errors import BackendUnavailable
 
@@ -132,7 +136,11 @@ def _live(every: float) -> Callable[[Watch, int], Awaitable[None]]:
                 try:
                     await watch.look()
                     rows, said = await watch.rows(), watch.said
-                except (BackendUnavailable, ConnectionError, TimeoutError) as outage:
+                except exceptions.RedisError as error:
+                    if not is_outage(error):
+                        raise
+                    said = f"as it was: {error}"
+                except (BackendUnavailable, exceptions.RedisClusterException) as outage:
                     said = f"as it was: {outage}"
 
     return show

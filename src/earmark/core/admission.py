@@ -93,6 +93,28 @@ def statuses(
     return tuple(found)
 
 
+def binding(
+    scopes: tuple[Scope, ...], asks: Mapping[str, int], seen: States, at: int
+) -> dict[str, LimitStatus]:
+    """By metric, the limit of an enforcing scope of which the least remains once the asks were debited.
+
+    The same as `statuses` without those that no header shows: concurrency is not among them.
+    """
+    found: dict[str, LimitStatus] = {}
+    for scope, limit, state, ask in _walk(scopes, asks, seen):
+        if scope.enforce and limit.metric != CONCURRENCY:
+            keep_tightest(found, _status(limit, state, ask, ask, at))
+    return found
+
+
+def keep_tightest(found: dict[str, LimitStatus], one: LimitStatus) -> None:
+    """Keep it for its metric where less of it remains than of the one that is kept; on a tie the first stays."""
+    metric = one.limit.metric
+    kept = found.get(metric)
+    if kept is None or one.remaining < kept.remaining:
+        found[metric] = one
+
+
 def _status(limit: Limit, state: Any, ask: int | None, debited: int | None, at: int) -> LimitStatus:  # noqa: ANN401 - each algorithm has its own
     """One limit, judged for `ask`, and then with so much debited."""
     if limit.algorithm == "fixed_window" and limit.metric != CONCURRENCY:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Self
 
 from earmark.core.admission import States
-from earmark.ids import Id, name_of, next_id
+from earmark.ids import Id, id_of, name_of, next_id
 from earmark.limits import CONCURRENCY, REQUESTS, Scope
 from earmark.usage import TOKEN_METRICS
 
@@ -54,7 +54,7 @@ class Hold:
         "travels",
     )
 
-    # Filled where it is made, by `Hold.of` or, on the way of every request, by hand: a call of `__init__`
+    # Filled where it is made, by `restored` or, on the way of every request, by hand: a call of `__init__`
     # costs more than all of its assignments.
     id: Id
     request_id: str | None
@@ -68,6 +68,36 @@ class Hold:
     shares: tuple[Scope, ...]
     travels: bool
     charge: object
+
+    @classmethod
+    def restored(
+        cls,
+        name: str,
+        request_id: str | None,
+        scopes: tuple[Scope, ...],
+        asks: Mapping[str, int],
+        *,
+        lease_us: int | None,
+        seen: States,
+        at: int,
+    ) -> Self:
+        """Return the hold of a record that a store has kept, as it was when it was admitted.
+
+        Args:
+            name: its name in the world, `name_of(hold.id)`: in the process that made it the id is the same again.
+            request_id: of the hold, like all that follows.
+            scopes: in their order.
+            asks: units by metric.
+            lease_us: microseconds; None: the backend's own default.
+            seen: the states that were seen.
+            at: the instant of the decision in microseconds.
+        """
+        hold = cls()
+        own = id_of(name)
+        hold.id = name if own is None else own
+        hold.request_id, hold.scopes, hold.asks = request_id, scopes, asks
+        hold.lease_us, hold.seen, hold.at = lease_us, seen, at
+        return hold
 
     @property
     def is_private(self) -> bool:
@@ -121,10 +151,14 @@ class Hold:
         return again
 
     def repeats(self, other: Hold) -> bool:
-        """Whether this asks the same of the same keys, in whatever order (R9)."""
+        """Whether this asks the same of the same keys, in whatever order (R9).
+
+        Another that was made of a store's record has no charge: what that spends the ledger knows.
+        """
         mine, theirs = self.scopes, other.scopes
         same_keys = {scope.key for scope in mine} == {scope.key for scope in theirs}
-        same_charge = getattr(self, "charge", None) == getattr(other, "charge", None)
+        charge = getattr(self, "charge", None)
+        same_charge = charge == getattr(other, "charge", charge)
         same_asks = _beyond_unasked(self.asks) == _beyond_unasked(other.asks)
         return same_keys and same_asks and same_charge
 

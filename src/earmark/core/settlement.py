@@ -54,7 +54,10 @@ def known_of(usage: int | Usage | Mapping[str, int]) -> Known:
         return {"tokens": usage}, NOTHING
     if isinstance(usage, Usage):
         exact = usage.determined()
-        return exact, NOTHING if len(exact) == len(TOKEN_METRICS) else usage.floors()
+        if len(exact) == len(TOKEN_METRICS):
+            return exact, NOTHING
+        floors = usage.floors().items()
+        return exact, {metric: least for metric, least in floors if least and metric not in exact}
     if isinstance(usage, Mapping):
         return _known_of_mapping(usage)
     if isinstance(usage, (int, float)):

@@ -25,10 +25,19 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, cast
 
 from earmark.answers import Denial, LimitStatus, ScopeStatus
+from earmark.core.admission import keep_tightest
 from earmark.errors import BackendUnavailable, RateLimited, Refused
-from earmark.http.bodies import BODIES, Said, Style, longest, said_by_budget, said_by_limits
+from earmark.http.bodies import (
+    BODIES,
+    FIELDS_OF,
+    Said,
+    Style,
+    longest,
+    said_by_budget,
+    said_by_limits,
+)
 from earmark.http.fields import Fields, go_duration, policy_name, rate_limit_fields, whole
-from earmark.limits import CONCURRENCY, Scope
+from earmark.limits import CONCURRENCY
 
 __all__ = [
     "Admission",
@@ -47,12 +56,6 @@ __all__ = [
 BudgetStatus = Literal[402, 403, 429]
 """What a budget's refusal is: payment required, forbidden, or too many requests."""
 
-_FIELDS_OF: Final[Mapping[Style, Fields]] = {
-    "openai": "openai",
-    "anthropic": "anthropic",
-    "problem": "ietf",
-}
-
 _PASSED_ON: Final = ("retry-after", "retry-after-ms", "x-should-retry")
 
 
@@ -60,13 +63,8 @@ class Admission(Protocol):
     """What was admitted: a `Reservation`, or an attempt of a `once`."""
 
     @property
-    def scopes(self) -> tuple[Scope, ...]:
-        """Its scopes."""
-        ...
-
-    @property
-    def statuses(self) -> tuple[ScopeStatus, ...]:
-        """One status per scope."""
+    def binding(self) -> Mapping[str, LimitStatus]:
+        """By metric, the limit of an enforcing scope that has the least left."""
         ...
 
 
@@ -111,8 +109,8 @@ def answer_to(
     Raises:
         ValueError: another style, header family or status.
     """
-    if style not in _FIELDS_OF:
-        msg = f"style must be one of {', '.join(_FIELDS_OF)}, not {style!r}"
+    if style not in FIELDS_OF:
+        msg = f"style must be one of {', '.join(FIELDS_OF)}, not {style!r}"
         raise ValueError(msg)
     if budget_status not in {402, 403, 429}:
         msg = f"budget_status must be 402, 403 or 429, not {budget_status!r}"
@@ -125,7 +123,7 @@ def answer_to(
         )
     else:
         said = said_by_budget(error, budget_status, details=details)
-    families = (_FIELDS_OF[style],) if fields is None else tuple(fields)
+    families = (FIELDS_OF[style],) if fields is None else tuple(fields)
     media_type = "application/problem+json" if style == "problem" else "application/json"
     headers = {"content-type": media_type, **retry_headers(error)}
     headers.update(rate_limit_fields(_binding_denials(error), families))
@@ -181,23 +179,19 @@ def rate_limit_headers(
     Raises:
         ValueError: another header family.
     """
+    bound: Mapping[str, LimitStatus] | None = getattr(admission, "binding", None)
+    if bound is None:
+        bound = _binding(cast("Iterable[ScopeStatus]", admission))
+    return rate_limit_fields(bound, fields or ("openai",), now)
+
+
+def _binding(statuses: Iterable[ScopeStatus]) -> dict[str, LimitStatus]:
     binding: dict[str, LimitStatus] = {}
-    for status in _enforced(admission):
+    for status in statuses:
         for one in status.limits:
-            metric = one.limit.metric
-            tightest = binding.get(metric)
-            if tightest is None or one.remaining < tightest.remaining:
-                binding[metric] = one
+            keep_tightest(binding, one)
     binding.pop(CONCURRENCY, None)
-    return rate_limit_fields(binding, fields or ("openai",), now)
-
-
-def _enforced(admission: Admission | Iterable[ScopeStatus]) -> Iterable[ScopeStatus]:
-    statuses: tuple[ScopeStatus, ...] | None = getattr(admission, "statuses", None)
-    if statuses is None:
-        return cast("Iterable[ScopeStatus]", admission)
-    scopes = cast("Admission", admission).scopes
-    return [status for scope, status in zip(scopes, statuses, strict=True) if scope.enforce]
+    return binding
 
 
 def _binding_denials(error: Refused | BackendUnavailable) -> dict[str, LimitStatus]:

@@ -10,12 +10,19 @@ from typing import Any, Final, Literal
 
 from earmark.answers import Denial
 from earmark.errors import RateLimited, Refused
-from earmark.http.fields import policy_name, whole
+from earmark.http.fields import Fields, policy_name, whole
 from earmark.limits import CONCURRENCY, REQUESTS
 from earmark.usage import TOKEN_METRICS
 
 Style = Literal["openai", "anthropic", "problem"]
 """Whose words a body uses."""
+
+FIELDS_OF: Final[Mapping[Style, Fields]] = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "problem": "ietf",
+}
+"""The rate-limit headers that go with a style."""
 
 _PERIODS: Final = {1: "second", 60: "minute", 3_600: "hour", 86_400: "day"}
 

@@ -23,9 +23,9 @@ Estimate = Callable[[Observed], Usage | None]
 """Takes what was observed, with the length of the text, and returns what it may have used, or None."""
 
 
-def with_estimate(observed: Observed, estimate: Estimate | None) -> Observed:
+def with_estimate(observed: Observed, estimate: Estimate) -> Observed:
     """`observed`, its usage completed by the estimator where the last word is missing or leaves a whole out."""
-    if estimate is None or (observed.authoritative and not _lacks_a_whole(observed.usage)):
+    if observed.authoritative and not _lacks_a_whole(observed.usage):
         return observed
     try:
         guess = estimate(observed)

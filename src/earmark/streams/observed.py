@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from earmark.usage import Usage
 
@@ -19,7 +19,10 @@ T = TypeVar("T")
 Outcome = Literal["open", "end", "truncated", "error", "cancelled", "closed", "dropped"]
 
 
-@dataclass(frozen=True, slots=True)
+_put: Final = object.__setattr__  # how a frozen value is filled
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Observed:
     """What was seen of a stream.
 
@@ -52,6 +55,29 @@ class Observed:
     bytes: int = 0
     text_length: int | None = None
     dialect: str | None = None
+
+    # Made for every stream, hence written out.
+    def __init__(  # noqa: PLR0917 - in the order of the fields
+        self,
+        outcome: Outcome,
+        usage: Usage | None = None,
+        authoritative: bool = False,  # noqa: FBT001, FBT002
+        estimated: bool = False,  # noqa: FBT001, FBT002
+        error: BaseException | str | None = None,
+        items: int = 0,
+        bytes: int = 0,  # noqa: A002
+        text_length: int | None = None,
+        dialect: str | None = None,
+    ) -> None:
+        _put(self, "outcome", outcome)
+        _put(self, "usage", usage)
+        _put(self, "authoritative", authoritative)
+        _put(self, "estimated", estimated)
+        _put(self, "error", error)
+        _put(self, "items", items)
+        _put(self, "bytes", bytes)
+        _put(self, "text_length", text_length)
+        _put(self, "dialect", dialect)
 
     @property
     def tokens(self) -> int:

@@ -45,7 +45,7 @@ from earmark.streams.counts import (
     total_of,
     whole,
 )
-from earmark.streams.reader import MAX_CHOICES, Generated, Reader, index_of, text_of
+from earmark.streams.reader import MAX_CHOICES, Generated, Reader, index_of
 from earmark.streams.salvage import CUT
 from earmark.streams.texts import length_of
 from earmark.usage import Usage
@@ -59,6 +59,7 @@ _INPUT_DETAILS: Final = (
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details")
 _ABSENT: Final = object()
 _OUTPUT_DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
+_NO_COUNT: Final = (None,) * 6
 
 
 class OpenAI(Reader):
@@ -97,9 +98,8 @@ class OpenAI(Reader):
             fields = mapping_of(choice)
             if fields.get("error"):
                 self._fail(fields["error"])
-            reason = fields.get("finish_reason")
-            finishes = finishes or text_of(reason) is not None
-            self._finish(index_of(fields, position), reason)
+            index = index_of(fields, position)
+            finishes = self._finish(index, fields.get("finish_reason")) or finishes
         self._note_error(event, payload)
         # These say something only beside what the trigger finds: it does not find them, and they are not worth it.
         usage = payload.get("usage", _ABSENT)
@@ -115,8 +115,8 @@ class OpenAI(Reader):
     def _see_reports(self, payload: Mapping[str, Any], choices: Sequence[Any]) -> bool:
         """Take in the reports of a chunk; True where it has one."""
         report = self._read(payload.get("usage"), payload)
-        if report is None:
-            report = self._read(mapping_of(payload.get("x_groq")).get("usage"), payload)
+        if report is None and "x_groq" in payload:
+            report = self._read(mapping_of(payload["x_groq"]).get("usage"), payload)
         if report is not None:
             if len(choices) == 1:
                 self._take(report, index_of(mapping_of(choices[0]), 0))
@@ -134,7 +134,7 @@ class OpenAI(Reader):
         return found
 
     def _read(self, value: object, payload: Mapping[str, Any]) -> Usage | None:
-        report = mapping_of(value)
+        report = mapping_of(value) if value else None
         return usage_of(self.counts, report, payload) if report else None
 
     def _take(self, report: Usage, index: int | None) -> None:
@@ -259,7 +259,7 @@ def usage_of(counts: Counts, report: Mapping[str, Any], payload: Mapping[str, An
     if completion is None and payload.get("object") == "list":
         completion = 0  # embeddings: nothing is generated, so nothing is said about it
     total = read(report, "total_tokens")
-    cached = read(inputs, "cached_tokens")
+    cached = read(inputs, "cached_tokens") if inputs else None
     if cached is None:
         cached = read(
             report,
@@ -268,13 +268,13 @@ def usage_of(counts: Counts, report: Mapping[str, Any], payload: Mapping[str, An
             "num_cached_tokens",
             "cache_read_input_tokens",
         )
-    written = read(inputs, "cache_write_tokens", "cache_creation_tokens")
+    written = read(inputs, "cache_write_tokens", "cache_creation_tokens") if inputs else None
     if written is None:
         written = read(report, "cache_creation_input_tokens", "cache_write_tokens")
-    inside = read(outputs, "reasoning_tokens")
+    inside = read(outputs, "reasoning_tokens") if outputs else None
     beside = read(report, "reasoning_tokens") if inside is None else None
     reasoning = beside if inside is None else inside
-    if all(count is None for count in (prompt, completion, cached, written, reasoning, total)):
+    if (prompt, completion, cached, written, reasoning, total) == _NO_COUNT:
         return None
     usage = Usage(prompt, completion, cached, written, reasoning, total)
     if completion is not None and reasoning:
@@ -319,8 +319,8 @@ def _vercel_leaves_out(payload: Mapping[str, Any], completion: int, reasoning: i
 
 def _details(report: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
     for name in names:
-        details = mapping_of(report.get(name))
-        if details:
+        value = report.get(name)
+        if value and (details := mapping_of(value)):
             return details
     return {}
 

@@ -90,12 +90,14 @@ class Reader:
     def _all_finished(self) -> bool:
         return bool(self.reasons) and len(self.reasons) >= self._expected
 
-    def _finish(self, index: int, reason: object) -> None:
-        """Note the finish reason of a choice, where it is one: null, "" and "null" are none."""
+    def _finish(self, index: int, reason: object) -> bool:
+        """Note the finish reason of a choice; True where it is one: null, "" and "null" are none."""
         text = text_of(reason)
-        if text is None or not 0 <= index < MAX_CHOICES:
-            return
-        self.reasons[index] = text
+        if text is None:
+            return False
+        if 0 <= index < MAX_CHOICES:
+            self.reasons[index] = text
+        return True
 
     def _note_error(self, event: str | None, payload: Mapping[str, Any]) -> None:
         if self._is_error(event, payload):

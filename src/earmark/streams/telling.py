@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from earmark.logs import about
@@ -49,16 +49,20 @@ class Teller:
         self.seconds = seconds
         self.loop: Loop | None = current_loop()
 
-    async def tell(self, observed: Observed) -> None:
-        """Call it, and wait for it where it is async.
+    def tell(self, observed: Observed) -> Awaitable[object] | None:
+        """Call it; where it is async, what it returned is to be waited for."""
+        result = _called(self._on_complete, observed)
+        # Most return nothing, a reservation a bool: asking whether it is awaitable takes longer than all else here.
+        if result is None or type(result) is bool or not inspect.isawaitable(result):
+            return None
+        return result
+
+    async def wait_for(self, result: Awaitable[object]) -> None:
+        """Wait for an async one, within bounds.
 
         Raises:
             BaseException: a cancellation that came while it was waited for.
         """
-        result = _called(self._on_complete, observed)
-        # Most return nothing, a reservation a bool: asking whether it is awaitable takes longer than all else here.
-        if result is None or type(result) is bool or not inspect.isawaitable(result):
-            return
         loop = current_loop()
         if loop is None:
             # A loop that is neither asyncio's nor trio's: all that can be done.

@@ -97,12 +97,17 @@ class Undecided:
         if self._events:
             self.found = self._take_otherwise
 
-    def replay(self, dialect: Dialect) -> int | None:
-        """Let the dialect that was found read what was kept; returns the length of the text, None where unknown."""
-        known = self._unkept
+    def replay(self, dialect: Dialect, *, measured: bool = True) -> int | None:
+        """Let the dialect that was found read what was kept.
+
+        Returns the length of the text; None where it is unknown, or not to be measured.
+        """
+        known = self._unkept if measured else None
         for event, data, _ in self._events:
-            length = _read(dialect, event, data)
-            known = None if known is None or length is None else known + length
+            _observe(dialect, event, data)
+            if known is not None:
+                length = dialect.text_length(event, data)
+                known = None if length is None else known + length
         self._events.clear()
         return known
 
@@ -122,17 +127,18 @@ class Undecided:
     def _let_go(self, event: str | None, data: Mapping[str, Any] | str, size: int) -> None:
         """Have it read as most streams are."""
         self._size -= size
-        length = _read(self._take_otherwise(self._expected), event, data)
+        dialect = self._take_otherwise(self._expected)
+        _observe(dialect, event, data)
+        length = dialect.text_length(event, data)
         self._unkept = None if self._unkept is None or length is None else self._unkept + length
 
 
-def _read(dialect: Dialect, event: str | None, data: Mapping[str, Any] | str) -> int | None:
-    """Let a dialect read one event; returns the length of its text."""
+def _observe(dialect: Dialect, event: str | None, data: Mapping[str, Any] | str) -> None:
+    """Let a dialect read one event."""
     if isinstance(data, str):
         dialect.observe_text(event, data)
     else:
         dialect.observe(event, data)
-    return dialect.text_length(event, data)
 
 
 def decided(dialect: Dialect, expected_choices: int) -> Dialect:

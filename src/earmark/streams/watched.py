@@ -239,7 +239,9 @@ class WatchedStream(ObservedStream[T]):
     async def _complete(self, outcome: Outcome, error: BaseException | None = None) -> None:
         observed = self._conclude(outcome, error)
         if observed is not None:
-            await self._teller.tell(observed)
+            waiting = self._teller.tell(observed)
+            if waiting is not None:
+                await self._teller.wait_for(waiting)
 
     def _conclude(self, outcome: Outcome, error: BaseException | None = None) -> Observed | None:
         """What is to be told, the first time; None afterwards."""
@@ -248,7 +250,8 @@ class WatchedStream(ObservedStream[T]):
         if self._left is not None and outcome in _GONE:
             outcome = self._left
         seen = self._watcher.look(outcome, error, self._items)
-        self._observed = with_estimate(seen, self._estimate)
+        estimate = self._estimate
+        self._observed = seen if estimate is None else with_estimate(seen, estimate)
         return self._observed
 
     def _dropped(self) -> None:

@@ -290,7 +290,8 @@ class Watcher:
         if dialect.found is None:
             return
         self._speak(dialect.found(self._expected))
-        self._measured(dialect.replay(self.dialect))
+        measured = self.text_length is not None
+        self._measured(dialect.replay(self.dialect, measured=measured))
         if isinstance(self.dialect, Undecided):
             self._decide(self.dialect)
 

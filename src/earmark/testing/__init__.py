@@ -17,7 +17,7 @@ from earmark.testing.clock import ManualClock
 from earmark.testing.contract import CONTRACT, Case
 from earmark.testing.fakes import fake_redis_backend
 from earmark.testing.faults import LOST, LOST_REPLY, Fault, FaultyBackend, slow, timeout_after_apply
-from earmark.testing.table import BackendFactory
+from earmark.testing.shape import BackendFactory
 
 __all__ = [
     "CONTRACT",

@@ -19,25 +19,32 @@ from typing import Any
 import pytest
 
 from earmark.testing.contract import CONTRACT, Case
-from earmark.testing.table import BackendFactory
+from earmark.testing.shape import BackendFactory, NotABackend
 
 __all__ = ["contract_test"]
 
 
 def contract_test(
-    make: BackendFactory, cases: Iterable[Case] = CONTRACT
+    make: BackendFactory, cases: Iterable[Case] | None = None
 ) -> Callable[..., Coroutine[Any, Any, None]]:
     """Return a test function, to be bound to a name that pytest collects.
 
     Args:
         make: as for `check_backend`.
-        cases: which cases are played, by default all of the contract.
+        cases: which cases are played, by default all of the contract (`CONTRACT`).
     """
+    told: list[NotABackend] = []
 
     @pytest.mark.anyio
-    @pytest.mark.parametrize("case", list(cases), ids=str)
+    @pytest.mark.parametrize("case", list(CONTRACT if cases is None else cases), ids=str)
     async def test(case: Case) -> None:
         """What the case says."""
-        await case.check(make)
+        if told:  # once is enough
+            pytest.skip(str(told[0]))
+        try:
+            await case.check(make)
+        except NotABackend as none:
+            told.append(none)
+            raise
 
     return test

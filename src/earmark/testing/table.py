@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from earmark.answers import LimitStatus
-from earmark.backends.protocol import Backend
-from earmark.clock import Clock
 from earmark.errors import RateLimited, RequestIdConflict
 from earmark.events import Event
 from earmark.limiter import Limiter
 from earmark.limits import Limit, Scope
 from earmark.reservation import Reservation
 from earmark.testing.clock import ManualClock
+from earmark.testing.shape import BackendFactory, made
+from earmark.testing.shown import limit_name, shown
 
 ANY: Final[Any] = ...
 """As the expected value of a row: not looked at."""
 
-_WINDOWS: Final[Mapping[float, str]] = {1: "s", 60: "m", 3_600: "h", 86_400: "d"}
-_METRICS: Final = {"requests": "r", "tokens": "t", "input_tokens": "it", "output_tokens": "ot"}
+_EARLIER: Final = 12
+"""So many of the rows before the one that failed are shown."""
 
 
 def label(key: str, limit: Limit) -> str:
     """The name of one limit of one scope, as rows write it: "key.tpm"."""
-    if limit.metric == "concurrency":
-        return f"{key}.conc"
-    window = limit.window or 0
-    if limit.metric in _METRICS and window in _WINDOWS:
-        return f"{key}.{_METRICS[limit.metric]}p{_WINDOWS[window]}"
-    return f"{key}.{limit.metric}/{window:g}"
+    return f"{key}.{limit_name(limit)}"
 
 
 def expect(what: str, actual: object, expected: object) -> None:
@@ -42,15 +37,22 @@ def expect(what: str, actual: object, expected: object) -> None:
         raise AssertionError(msg)
 
 
-class BackendFactory(Protocol):
-    """Makes a backend in which nothing is kept yet: `MemoryBackend` is one.
+class Always(AssertionError):
+    """What holds in every row does not, whatever the case is about.
 
-    Where what it makes has `size()`, how many things it keeps that still count, tables hold it to R2 and R14 as well.
+    Attributes:
+        what: what that is.
     """
 
-    def __call__(self, *, clock: Clock, lease: float) -> Backend:
-        """Make one that is on this clock, and holds slots for `lease` seconds where nobody says otherwise."""
-        ...
+    def __init__(self, what: str, got: str) -> None:
+        self.what = what
+        super().__init__(f"{what}: {got}")
+
+
+def always(what: str, actual: object, expected: object) -> None:
+    """As `expect`, of what holds in every row."""
+    if actual != expected:
+        raise Always(what, f"got {shown(actual)}, expected {shown(expected)}")
 
 
 class Table:
@@ -60,11 +62,15 @@ class Table:
         make: makes the backend.
         lease: seconds for which the backend holds a slot.
         start: seconds since the epoch at which the clock stands.
+
+    Raises:
+        NotABackend: it could not be made, or is none.
     """
 
     def __init__(self, make: BackendFactory, *, lease: float = 60.0, start: float = 0.0) -> None:
         self.clock = ManualClock(start)
-        self.backend: Any = make(clock=self.clock, lease=lease)
+        self.backend: Any = made(make, self.clock, lease)
+        self.played: list[str] = []
         self.events: list[Event] = []
         self.limiter = Limiter(self.backend, observers=(self.events.append,))
         self.handles: dict[str, Reservation] = {}
@@ -93,8 +99,18 @@ class Table:
             try:
                 await row.play(self)
             except BaseException as error:
-                error.add_note(f"in row {number} of {len(rows)}: {row!r}")
+                error.add_note(self._where(f"row {number} of {len(rows)}: {row!r}"))
                 raise
+            self.played.append(repr(row))
+
+    def _where(self, row: str) -> str:
+        """The row that failed, and what was played before it."""
+        lines = [f"in {row}, when the clock stood at {self.clock():g}"]
+        if self.played:
+            left_out = len(self.played) - _EARLIER
+            lines.append(f"  after{f' {left_out} others and' if left_out > 0 else ''}:")
+            lines += [f"    {one}" for one in self.played[-_EARLIER:]]
+        return "\n".join(lines)
 
     def know(self, scopes: Iterable[Scope]) -> None:
         """Remember scopes, so that rows can name their limits."""
@@ -143,9 +159,9 @@ class Row:
         """Do it, and fail unless it goes as the row says."""
 
     def __repr__(self) -> str:
-        shown = [
-            f"{one.name}={getattr(self, one.name)!r}"
+        values = [
+            f"{one.name}={shown(getattr(self, one.name))}"
             for one in fields(self)
             if getattr(self, one.name) not in (one.default, ANY, (), {}, None)
         ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(values)})"

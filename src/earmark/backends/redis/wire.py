@@ -104,6 +104,9 @@ async def command(wire: Wire, *arguments: str) -> Any:  # noqa: ANN401 - whateve
 
 def pack(*arguments: str) -> bytes:
     """Encode a command: how many arguments, and each with its length in front (RESP)."""
+    text = "".join([f"${len(argument)}\r\n{argument}\r\n" for argument in arguments])
+    if text.isascii():  # else a length in bytes is another
+        return f"*{len(arguments)}\r\n{text}".encode()
     parts = [b"*%d\r\n" % len(arguments)]
     for argument in arguments:
         data = argument.encode()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, cast
 
 from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import NoPermissionError
 
 from earmark.backends.redis.keys import FORMAT, Keys
 from earmark.core.notation import read_limit, read_scope
@@ -143,6 +144,9 @@ class Finder:
         for name in names:
             pipeline.get(name)
         answers: list[object] = await pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, NoPermissionError):  # else it would look as if nothing were there
+                raise answer
         # What is no string is somebody else's.
         return [answer if isinstance(answer, bytes) else None for answer in answers]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from earmark.answers import LimitStatus, ScopeStatus
@@ -56,14 +56,9 @@ class Row(NamedTuple):
         )
 
 
-def rows_of(scopes: Sequence[Scope], seen: Iterable[ScopeStatus]) -> list[Row]:
+def rows_of(scope: Scope, seen: ScopeStatus) -> list[Row]:
     """Every limit of which something is used."""
-    return [
-        Row(scope, status)
-        for scope, of in zip(scopes, seen, strict=True)
-        for status in of.limits
-        if status.used
-    ]
+    return [Row(scope, status) for status in seen.limits if status.used]
 
 
 def lines(rows: Sequence[Row], said: str) -> Iterator[str]:

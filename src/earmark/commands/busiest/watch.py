@@ -1,19 +1,18 @@
-"""Looking at a server again and again: what is there by SCAN, and what it comes to by `peek`."""
+"""Looking at a server again and again: what is there by SCAN, and what it comes to by the script of `peek`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from earmark.backends.redis import RedisBackend
 from earmark.backends.redis.lines import of_every_loop
 from earmark.commands.busiest.finding import Finder
+from earmark.commands.busiest.reading import Reader
 from earmark.commands.busiest.showing import Row, rows_of
-from earmark.errors import BackendUnavailable, EarmarkError
-from earmark.limiter import Limiter
+from earmark.errors import EarmarkError
 from earmark.limits import Scope
 
-_PER_PEEK: Final = 100  # scopes of one message: no script holds the server up for long
+_PER_READ: Final = 100  # scopes of one script: none holds the server up for long
 _TIMEOUT: Final = 5.0
 
 
@@ -35,14 +34,10 @@ class Watch:
         cluster: bool,
         limits_of: Callable[[str], Scope | None],
     ) -> None:
-        self._limiter = Limiter(
-            RedisBackend.from_url(
-                url, cluster=cluster, namespace=namespace, timeout=_TIMEOUT, on_outage="closed"
-            )
-        )
         options = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
         self._client = of_every_loop(url, options, cluster=cluster)()
         self._finder = Finder(self._client, namespace, limits_of)
+        self._reader = Reader(self._client, namespace)
 
     @property
     def is_complete(self) -> bool:
@@ -66,32 +61,19 @@ class Watch:
         """What is known, as it is now; what has no more is forgotten."""
         scopes = list(self._finder.found.values())
         rows: list[Row] = []
-        failures: list[EarmarkError] = []
-        for first in range(0, len(scopes), _PER_PEEK):
-            rows += await self._peek(scopes[first : first + _PER_PEEK], failures)
-            if failures and not rows:  # such as missing rights: nobody can be looked at
-                raise failures[0]
+        failed: EarmarkError | None = None
+        for first in range(0, len(scopes), _PER_READ):
+            for scope, read in await self._reader.read(scopes[first : first + _PER_READ]):
+                if isinstance(read, EarmarkError):
+                    failed = failed or read
+                else:
+                    rows += rows_of(scope, read)
+            if failed and not rows:  # such as missing rights: nobody can be looked at
+                raise failed
         used = {row.scope.key for row in rows}
         self._finder.forget(scope.key for scope in scopes if scope.key not in used)
         return sorted(rows, key=Row.rank)
 
-    async def _peek(self, scopes: list[Scope], failures: list[EarmarkError]) -> list[Row]:
-        """What some have used; those of which somebody else has taken the keys are left out."""
-        try:
-            return rows_of(scopes, await self._limiter.peek(*scopes))
-        except BackendUnavailable:
-            raise
-        except EarmarkError as error:
-            failures.append(error)
-            half = len(scopes) // 2
-            if not half:
-                return []
-            return [
-                *await self._peek(scopes[:half], failures),
-                *await self._peek(scopes[half:], failures),
-            ]
-
     async def aclose(self) -> None:
         """Let go of the connections."""
-        await self._limiter.aclose()
         await self._client.aclose()

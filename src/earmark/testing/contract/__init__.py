@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from earmark.testing.contract import (
+    apart,
     changing,
     faults,
     identity,
@@ -21,6 +22,7 @@ from earmark.testing.contract import (
     slots,
     times,
     two_phases,
+    whole,
     windows,
 )
 from earmark.testing.contract.cases import Case
@@ -41,4 +43,6 @@ CONTRACT: Final[tuple[Case, ...]] = (
     *slots.cases,
     *faults.cases,
     *numbers.cases,
+    *apart.cases,
+    *whole.cases,
 )

@@ -16,16 +16,18 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from earmark.limits import Algorithm
-from earmark.testing.table import BackendFactory, Row, Table
+from earmark.testing.shape import BackendFactory
+from earmark.testing.shown import shown
+from earmark.testing.table import Row, Table
 
 ALGORITHMS: Final[tuple[Algorithm, ...]] = ("fixed_window", "sliding_window", "token_bucket")
 
-_SHORT: Final = 40
+_SHORT: Final = 60
 _PROVES: Final = re.compile(r"((?:[RBC]\d+[a-z]?(?:, )?)+): (.*)", re.DOTALL)
 
 
@@ -60,7 +62,7 @@ class Case:
     variant: str
     rules: tuple[str, ...]
     says: str
-    body: Callable[[Bench], Awaitable[None]]
+    body: Callable[[Bench], Awaitable[None]] = field(repr=False)
 
     async def check(self, make: BackendFactory) -> None:
         """Play it on backends that `make` makes.
@@ -131,5 +133,5 @@ class Cases:
 
 def _short(value: object) -> str:
     # A function's repr has its address, which no two processes have in common.
-    text = value if isinstance(value, str) else getattr(value, "__name__", None) or repr(value)
+    text = value if isinstance(value, str) else getattr(value, "__name__", None) or shown(value)
     return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"

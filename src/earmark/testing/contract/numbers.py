@@ -177,7 +177,7 @@ async def c65_a_small_cost_after_a_large_one_counts(bench: Bench, algorithm: str
     await bench.play(R("r1", ten, tok=8), R("r2", ten, tok=1), R("r3", ten, tok=2, deny="key.tpm"))
 
 
-AWKWARD = [
+AWKWARD: Final = [
     *(
         "a",
         "a:",
@@ -221,12 +221,23 @@ AWKWARD = [
 ]
 
 
+def met(what: str, other: str | None) -> None:
+    """Fail: something is kept where another thing is, which is named where that is known."""
+    whose = "another" if other is None else ascii(other)
+    msg = f"{what}: got what is kept of {whose}, expected what is its own"
+    raise AssertionError(msg)
+
+
 @cases()
 async def c67_no_two_keys_share(bench: Bench) -> None:
     """C67, R13: delimiters inside keys, cut-off prefixes, control characters: each key is its own."""
     scopes = [key(name, tpm=1_000, rpm=10, concurrency=3) for name in AWKWARD]
     async with bench.table() as table:
         for n, scope in enumerate(scopes, 1):
+            (fresh,) = await table.limiter.peek(scope)
+            if shared := fresh["tokens"].used:  # each key has an amount of its own
+                other = AWKWARD[shared - 1] if shared < n else None
+                met(f"the key {scope.key!a}", other)
             await table.play(R(f"r{n}", scope, tok=n))
         for n, status in enumerate(await table.limiter.peek(*scopes), 1):
             expect("status.key", status.key, AWKWARD[n - 1])

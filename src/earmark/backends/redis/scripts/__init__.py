@@ -52,6 +52,20 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 _USED: Final = (*_ALGORITHMS, "resets", "slots", "notes", "identity", "joint")
 """Files that a call needs or not: `use` makes what is in one when it is first asked for."""
 
+_USE: Final = """local made = {{}}
+
+function use(name)
+  local one = made[name]
+  if one then
+    return one
+  end
+  {choices}
+  end
+  made[name] = one
+  return one
+end
+"""
+
 
 class Script(NamedTuple):
     """A script, and the name that the server knows it by."""
@@ -88,27 +102,11 @@ def _script(flags: str, verb: str) -> Script:
 
 def _use(names: Sequence[str]) -> str:
     """The function that makes what is in files: of those that a call does not need, no function is made."""
-    choices = "\n  else".join(
+    choices = (
         f"if name == '{name}' then\n    one = (function()\n{_text(name)}\n    end)()"
         for name in names
     )
-    return (
-        f"""local made = {{}}
-
-function use(name)
-  local one = made[name]
-  if one then
-    return one
-  end
-  {choices}
-  end
-  made[name] = one
-  return one
-end
-"""
-        if names
-        else ""
-    )
+    return _USE.format(choices="\n  else".join(choices)) if names else ""
 
 
 @cache
