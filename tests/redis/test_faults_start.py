@@ -8,7 +8,10 @@ import pytest
 
 from earmark import Limiter, Limits, RedisBackend, Scope
 from earmark.backends.redis import dialing
+from earmark.backends.redis.connection import load
 from earmark.backends.redis.failures import StoreError
+from earmark.backends.redis.scripts import Scripts
+from earmark.backends.redis.wire import Wire, command
 from earmark.testing import ManualClock
 from tests.redis.proxy import Proxy
 from tests.servers import RedisServer, redis_server
@@ -53,6 +56,23 @@ async def test_a_script_clock_may_be_read_a_little_later(
         reservation = await limiter.pre_commit(SCOPE)
         assert not reservation.degraded
         assert await reservation.cancel()
+
+
+async def test_scripts_that_are_forgotten_at_once_are_sent_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody flushes them between two commands of a connection that is being made: that is nobody's mistake."""
+
+    async def load_in_vain(wire: Wire, scripts: Scripts) -> None:
+        await load(wire, scripts)
+        await command(wire, "SCRIPT", "FLUSH")
+
+    monkeypatch.setattr(dialing, "load", load_in_vain)
+    with redis_server() as server:
+        async with Limiter(RedisBackend.from_url(server.url)) as limiter:
+            reservation = await limiter.pre_commit(SCOPE)
+            assert not reservation.degraded
+            assert await reservation.cancel()
 
 
 async def test_a_clock_of_ones_own_needs_no_clock_of_the_server(

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
+from earmark.backends.redis import dialing
 from earmark.backends.redis.wire import (
     LOST,
     PUSH,
@@ -25,6 +26,7 @@ from earmark.backends.redis.wire import (
     wire_of,
 )
 from tests.reached import Reached
+from tests.redis.wire import until
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +101,7 @@ class Transport(asyncio.Transport):
         self.written += b"".join(list_of_data)
 
     def abort(self) -> None:
-        self.aborted = True
+        self.aborted = self.left = True
 
 
 class Stands:
@@ -109,12 +111,18 @@ class Stands:
         self.answers = list(answers)
         self.sent = b""
         self.closed: list[bool] = []
+        self.silent = self.stays = self.reading = False
+
+    async def connect(self) -> None:
+        pass
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         self.sent += b"".join(command)
 
     async def read_response(self) -> Any:
         await asyncio.sleep(0)
+        if self.silent:
+            await self._forever()
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
@@ -122,6 +130,22 @@ class Stands:
 
     async def disconnect(self, nowait: bool = False) -> None:
         self.closed.append(nowait)
+        if self.stays:
+            await self._forever()
+
+    async def _forever(self) -> None:
+        self.reading = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.reading = False
+
+
+class Writer(asyncio.StreamWriter):
+    """That of a transport which has nothing to close."""
+
+    def __del__(self) -> None:
+        pass
 
 
 def stream_wire() -> tuple[StreamWire, Transport, Stands]:
@@ -131,10 +155,8 @@ def stream_wire() -> tuple[StreamWire, Transport, Stands]:
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     transport.set_protocol(protocol)
-    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
     connection = Stands()
-    wire = StreamWire(connection, writer)
-    transport.left = True  # by the writer, which would warn of it
+    wire = StreamWire(connection, Writer(transport, protocol, reader, loop))
     return wire, transport, connection
 
 
@@ -189,7 +211,18 @@ async def test_errors_are_what_redis_py_makes_of_them() -> None:
     ]
 
 
-@pytest.mark.parametrize("junk", [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b"*1\r\n?\r\n"])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n",
+        b"$x\r\n",
+        b"*1\r\n?\r\n",
+        b"*1\r\n" * 100_000,
+        b"-MOVED 1\r\n",
+        b"+one\r\n+too many\r\n",
+        b"+one\r\n-too",
+    ],
+)
 async def test_what_is_no_reply_ends_the_connection(junk: bytes) -> None:
     """Whoever waits is told, and nothing that comes after it is believed."""
     wire, transport, _ = stream_wire()
@@ -199,6 +232,42 @@ async def test_what_is_no_reply_ends_the_connection(junk: bytes) -> None:
     assert transport.aborted
     with pytest.raises(exceptions.ConnectionError):
         await asking
+
+
+@pytest.mark.parametrize("early", [b"-ERR upstream failure\r\n", b"$4\r\nsom", b"\0"])
+async def test_c55_what_comes_before_it_was_asked_is_nobodys_answer(early: bytes) -> None:
+    """C55: the next one who asks would be told it, and who asks after that the answer of the first."""
+    wire, transport, _ = stream_wire()
+    wire.data_received(early)
+    assert transport.aborted
+    assert wire.lost
+    with pytest.raises(exceptions.ConnectionError, match=LOST):
+        await ask(wire, b"asked")
+    assert transport.written == b""
+
+
+async def test_what_is_pushed_may_come_in_pieces_while_nobody_asks() -> None:
+    """It is read to its end, and the answer behind it is the one."""
+    wire, transport, _ = stream_wire()
+    wire.data_received(b">2\r\n$7\r\nmess")
+    wire.data_received(b"age\r\n:1\r\n")
+    assert not transport.aborted
+    asking = asyncio.ensure_future(ask(wire, b"asked"))
+    await asyncio.sleep(0)
+    wire.data_received(b"+OK\r\n>1\r\n:")
+    assert await asking == [b"OK"]
+    assert not wire.lost
+
+
+async def test_nothing_is_written_to_a_transport_that_closes() -> None:
+    """It closes a turn of the loop before anybody is told: uvloop raises, others watch a socket that is gone."""
+    wire, transport, _ = stream_wire()
+    transport.left = True
+    told: list[Replies] = []
+    wire.call([b"asked"], 1, told.append)
+    await asyncio.sleep(0)
+    assert transport.written == b""
+    assert [type(one) for one in told] == [exceptions.ConnectionError]
 
 
 async def test_who_waits_is_told_that_the_server_has_gone() -> None:
@@ -242,6 +311,37 @@ async def test_c55_of_a_wire_that_was_closed_nobody_hears(methods: bool) -> None
         await asyncio.sleep(0)
     assert told == []
     assert set(connection.closed) == {True}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_nothing_is_left_of_a_wire_whose_server_does_not_say_goodbye(at_once: bool) -> None:
+    """TLS waits for that for half a minute, and its loop may have ended by then."""
+    wire, transport, connection = stream_wire()
+    connection.stays = not at_once
+    closing = asyncio.ensure_future(wire.close(at_once=at_once))
+    await asyncio.sleep(0)
+    assert transport.aborted is at_once
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert transport.aborted
+
+
+async def test_nothing_is_left_of_a_connection_that_was_not_made_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever makes it is interrupted, and so is who reads for it."""
+    connection = Stands()
+    connection.silent = True
+    monkeypatch.setattr(dialing, "_connection", lambda *_: connection)
+    node: Any = None
+    for making in (dialing.Dialer(node, check_clock=False).dial(), dialing.slots_of(node, node)):
+        dials = asyncio.ensure_future(making)
+        await until(lambda: connection.reading)
+        dials.cancel()
+        await asyncio.wait([dials])
+        await asyncio.sleep(0)
+        assert not connection.reading
+    assert connection.closed == [True, True]
 
 
 async def test_a_connection_without_a_transport_is_used_by_its_methods() -> None:

@@ -71,10 +71,8 @@ class Dialer:
             StoreError: the server cannot be used as it is.
             redis.RedisError, OSError: it cannot be reached.
         """
-        connection = _connection(self.client, self._node)
+        wire = await _connect(self.client, self._node)
         try:
-            await connection.connect()
-            wire = wire_of(connection)
             facts = await _facts(wire)
             if self._node is None:
                 _check_alone(facts)
@@ -85,10 +83,20 @@ class Dialer:
                 known, clustered = scripts(allow_oom=flags), self._node is not None
                 await _check_rights(wire, known, self._probe, clustered=clustered)
         except BaseException:
-            await connection.disconnect(nowait=True)
+            await wire.close(at_once=True)
             raise
         _warn_of_eviction(facts, self._said)
         return Dialed(wire, scripts(allow_oom=flags))
+
+
+async def _connect(client: Any, node: Address | None) -> Wire:  # noqa: ANN401 - redis-py's
+    connection = _connection(client, node)
+    try:
+        await connection.connect()
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    return wire_of(connection)
 
 
 def _connection(client: Any, node: Address | None) -> Any:  # noqa: ANN401 - redis-py's, which says little
@@ -118,12 +126,11 @@ async def slots_of(client: RedisCluster, node: Address) -> list[Range]:
     Raises:
         StoreError, redis.RedisError, OSError: it cannot tell.
     """
-    connection = _connection(client, node)
+    wire = await _connect(client, node)
     try:
-        await connection.connect()
-        told = await command(wire_of(connection), "CLUSTER", "SLOTS")
+        told = await command(wire, "CLUSTER", "SLOTS")
     finally:
-        await connection.disconnect(nowait=True)
+        await wire.close(at_once=True)
     if not told:
         msg = "the nodes of the cluster have no slots"
         raise StoreError(msg)
@@ -204,13 +211,14 @@ async def _check_rights(wire: Wire, scripts: Scripts, probe: str, *, clustered: 
     """See that this user's scripts may run every command: one that is denied half-way would leave things half done."""
     keys = (str(len(COMMANDS)), *[probe] * len(COMMANDS))
     messages = [f"1 0 0 rights {name} {name}" for name in COMMANDS]
-    call = ("EVALSHA", scripts["rights"].sha, *keys, *("0", "0", "0", "0"), *messages)
+    script, arguments = scripts["rights"], (*keys, *("0", "0", "0", "0"), *messages)
     try:
         try:
-            told = await command(wire, *call)
+            told = await command(wire, "EVALSHA", script.sha, *arguments)
         except exceptions.NoScriptError:
             await load(wire, scripts)
-            told = await command(wire, *call)
+            # Whole: it may be forgotten again by now.
+            told = await command(wire, "EVAL", script.text, *arguments)
     except exceptions.ResponseError as error:
         if not clustered and isinstance(error, exceptions.MovedError):
             raise StoreError(_PART_OF_A_CLUSTER) from error

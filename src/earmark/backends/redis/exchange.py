@@ -40,6 +40,11 @@ class Landing(NamedTuple):
     unknown: list[Call]
     ailing: Outage | None
 
+    @property
+    def left(self) -> list[Asked]:
+        """Who is to be called again."""
+        return [asked for _, batch in self.unknown for asked in batch]
+
 
 async def exchange(
     dialed: Dialed,
@@ -64,7 +69,7 @@ async def exchange(
         return None
     calls = calls_of(dialed.scripts, flight)
     landing = await _call(dialed, "EVALSHA", header(), calls, answered)
-    return await call_again(dialed, header, landing, answered)
+    return (await call_again(dialed, header, landing, answered)).ailing
 
 
 async def call_again(
@@ -72,19 +77,18 @@ async def call_again(
     header: Callable[[], tuple[str, ...]],
     landing: Landing,
     answered: Callable[[float], object],
-) -> Outage | None:
+) -> Landing:
     """Where a server does not know the scripts, since it was restarted or they were flushed, load them, and call again.
 
-    Takes, returns and raises what `exchange` does.
+    Returns what has become of that: whoever is left has not been told anything, since the store is of no use now.
+    Takes and raises what `exchange` does.
     """
-    calls, ailing = landing
     for way in _AGAIN:
-        if not calls:
+        if not landing.unknown or landing.ailing is not None:
             break
         await load(dialed.wire, dialed.scripts)
-        calls, ails = await _call(dialed, way, header(), calls, answered)
-        ailing = ailing or ails
-    return ailing
+        landing = await _call(dialed, way, header(), landing.unknown, answered)
+    return landing
 
 
 def calls_of(scripts: Scripts, flight: list[Asked]) -> list[Call]:

@@ -232,15 +232,15 @@ class Line(Trips):
         if isinstance(stranded, Exception):
             await self._broken(stranded)
             return
-        ailing: Exception | None = None
         try:
             dialed = await self._ready()
-            ailing = await call_again(dialed, self._header, stranded, self._standing.answered)
+            landing = await call_again(dialed, self._header, stranded, self._standing.answered)
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             await self._broken(error)
-        self._flight = []
-        if ailing is not None:
-            await self._lose(ailing)
+            return
+        self._flight = landing.left
+        if landing.ailing is not None:
+            await self._lose(landing.ailing)
 
     async def _deliver(self) -> None:
         """Deliver some of what is owed, as long as the store can be reached."""

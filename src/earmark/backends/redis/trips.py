@@ -129,13 +129,12 @@ class Trips(ABC):
             self._strand(error)
             return
         self._proven = True
-        if landing.unknown:
-            self._strand(landing)
-            return
-        self._flight = []
+        self._flight = landing.left  # others may be on their way to another server
         if landing.ailing is not None:
             self._fall(landing.ailing)  # before those go on who have heard of it
             self._wake.set()
+        elif landing.unknown:
+            self._strand(landing)
         elif self._outbox.deliverable or self._is_leaving():
             self._wake.set()
         elif self._waiting and self._dialed is not None:

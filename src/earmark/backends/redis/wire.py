@@ -127,60 +127,75 @@ class StreamWire(asyncio.Protocol):
         self._transport = writer.transport
         self._stream = self._transport.get_protocol()
         self._read = bytearray()
-        self._at = 0
         self._replies: list[object] = []
-        self._count = 0
+        self._count = 0  # of the replies that are to come
         self._done: Callable[[Replies], object] | None = None
-        self.lost = self._transport.is_closing()
+        self._ended = False
         self._transport.set_protocol(self)
+
+    @property
+    def lost(self) -> bool:
+        """Also where the transport knows and has not told yet, or waits with TLS for the server to close."""
+        return self._ended or self._transport.is_closing()
 
     def call(
         self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
     ) -> None:
         """See `Wire`."""
-        self._count = count
         self._done = done
         if self.lost:
             asyncio.get_running_loop().call_soon(self._fail, None, context=_EMPTY)
         else:
+            self._count = count
             self._transport.writelines(commands)
 
     async def close(self, *, at_once: bool) -> None:
         """See `Wire`."""
         self._done = None
-        await self._connection.disconnect(nowait=at_once)
+        try:
+            await self._connection.disconnect(nowait=at_once)
+        finally:
+            self._transport.abort()  # with TLS it would wait for a server that may never answer
 
     def data_received(self, data: bytes) -> None:
         """Some of what the server has answered."""
         self._read += data
         try:
             self._take_replies()
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a server sends that is no reply
             self._transport.abort()
             self._fail(error)
             return
-        if self._done is not None and len(self._replies) >= self._count:
+        if self._done is not None and len(self._replies) == self._count:
             done, self._done = self._done, None
             replies, self._replies = self._replies, []
+            self._count = 0
             done(replies)
 
     def _take_replies(self) -> None:
-        """Everything that is whole by now."""
-        while (found := reply_at(self._read, self._at)) is not None:
-            reply, self._at = found
+        """Everything that is whole by now.
+
+        Raises:
+            ValueError: there is no reply, or one that nobody asked for: the next one would be taken for another's.
+        """
+        at = 0
+        while (found := reply_at(self._read, at)) is not None:
+            reply, at = found
             if reply is not PUSH:
                 self._replies.append(reply)
-        if self._at == len(self._read):
-            self._read.clear()
-            self._at = 0
+        del self._read[:at]
+        begun = bool(self._read) and self._read[0] != _PUSH
+        if len(self._replies) + begun > self._count:
+            msg = "the server has sent what nobody asked for"
+            raise ValueError(msg)
 
     def eof_received(self) -> None:
         """The server says nothing more."""
-        self.lost = True
+        self._ended = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever waits, and whoever closes."""
-        self.lost = True
+        self._ended = True
         self._stream.connection_lost(exc)
         self._fail(exc)
 
@@ -252,7 +267,8 @@ PUSH: Final = object()
 
 _BULKS: Final = frozenset(b"$=!")
 _TEXTS: Final = frozenset(b"+,#(")
-_LISTS: Final = {ord("*"): 1, ord("~"): 1, ord(">"): 1, ord("%"): 2}
+_PUSH: Final = ord(">")
+_LISTS: Final = {ord("*"): 1, ord("~"): 1, _PUSH: 1, ord("%"): 2}
 
 
 def reply_at(read: bytearray, at: int) -> tuple[object, int] | None:
@@ -308,7 +324,7 @@ def _list_at(read: bytearray, kind: int, size: int, start: int) -> tuple[object,
             return None
         item, start = found
         items.append(item)
-    return PUSH if kind == ord(">") else items, start
+    return PUSH if kind == _PUSH else items, start
 
 
 def _error(text: bytes) -> Exception:

@@ -1,0 +1,88 @@
+"""What a round trip leaves that has not answered everybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import pytest
+from redis import exceptions
+
+from earmark.backends.redis.connection import Dialed
+from earmark.backends.redis.failures import Outage
+from earmark.backends.redis.line import Line
+from earmark.backends.redis.messages import Message
+from earmark.backends.redis.owed import Outbox
+from earmark.backends.redis.scripts import scripts
+from earmark.backends.redis.standing import Standing
+from earmark.backends.redis.wire import Replies
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """redis-py runs on asyncio alone."""
+    return "asyncio"
+
+
+FORGOTTEN: Final = exceptions.NoScriptError("No matching script.")
+FULL: Final = exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+
+
+class Known:
+    """A connection whose replies are known, a list for each round trip; to the others nothing is said."""
+
+    lost = False
+
+    def __init__(self, *replies: Replies) -> None:
+        self._replies = list(replies)
+
+    def call(
+        self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
+    ) -> None:
+        """Answer with the next turn of the loop."""
+        if self._replies:
+            asyncio.get_running_loop().call_soon(done, self._replies.pop(0))
+
+    async def close(self, *, at_once: bool) -> None:
+        """Nobody is there."""
+
+
+def line_to(*wires: Known) -> Line:
+    """A line whose connections are these, one after the other."""
+    coming = iter(wires)
+    outbox = Outbox(10)
+
+    async def dial() -> Dialed:
+        return Dialed(next(coming), scripts(allow_oom=True))
+
+    return Line(dial, tuple, 5, outbox, "probe", Standing("closed", str, outbox))
+
+
+LOADED: Final = [b"sha"] * 9
+
+
+@pytest.mark.parametrize(
+    "trips",
+    [
+        [[FORGOTTEN, FULL]],
+        [[FORGOTTEN, FORGOTTEN], LOADED, [FULL, FORGOTTEN]],
+        [[FORGOTTEN, FORGOTTEN], LOADED, [FORGOTTEN, FULL]],
+    ],
+)
+async def test_the_line_is_down_before_anybody_goes_on_who_has_heard_of_it(
+    trips: list[Replies],
+) -> None:
+    """Also where a server has forgotten some scripts, and has no room for what another takes: all are told at once."""
+    line = line_to(Known(*trips))
+    found: list[bool] = []
+    asked = [line.ask(Message(verb, verb, (), "")) for verb in ("peek", "add")]
+    for answer in asked:
+        answer.add_done_callback(lambda _: found.append(line.down is not None))
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert [type(one) for one in told] == [Outage, Outage]
+    assert found == [True, True]
+    await line.aclose(0)
