@@ -67,8 +67,8 @@ def watch_of(server: RedisServer, namespace: str, policies: Policies | None = No
 
 async def look_at_all(watch: Watch) -> None:
     """Others may have left many keys on the server: they are looked at a piece at a time."""
-    await watch.look()
-    while not watch.is_complete:
+    before = watch._finder.rounds
+    while watch._finder.rounds == before:
         await watch.look()
 
 
