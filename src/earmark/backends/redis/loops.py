@@ -8,7 +8,7 @@ also cancel all its tasks and go on, and some of them may as well: those are mar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Final
 
@@ -36,6 +36,41 @@ def others_are_going() -> bool:
 def _shuts_down(task: asyncio.Task[object]) -> bool:
     name: str = getattr(task.get_coro(), "__qualname__", "")
     return name.rpartition(".")[2].startswith(_SHUTTING_DOWN)
+
+
+class Beginning(Coroutine[Any, Any, None]):
+    """A coroutine that begins also where its task was cancelled before that: then its first wait is interrupted.
+
+    Any other ends without a step, and tells nobody whom it was to serve.
+
+    Args:
+        inner: what it does.
+    """
+
+    def __init__(self, inner: Coroutine[Any, Any, None]) -> None:
+        self._inner = inner
+        self._begun = False
+
+    def send(self, value: Any) -> Any:  # noqa: ANN401 - as it is declared there
+        """Go on."""
+        self._begun = True
+        return self._inner.send(value)
+
+    def throw(self, error: Any, *more: Any) -> Any:  # noqa: ANN401 - as it is declared there
+        """Be interrupted."""
+        if not self._begun:
+            wait = self.send(None)
+            if wait is not None and wait.cancel():
+                return wait
+        return self._inner.throw(error, *more)
+
+    def close(self) -> None:
+        """Never go on."""
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Be a part of another one."""
+        return self._inner.__await__()
 
 
 class Lasting:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 from redis import exceptions
 from redis.asyncio.connection import DefaultParser
 
-from earmark.backends.redis.loops import OURS
+from earmark.backends.redis.loops import OURS, Beginning
 
 Replies = Sequence[object] | Exception
 """One for each command, those that are errors as exceptions; or what the connection has failed at."""
@@ -229,7 +229,9 @@ class MethodsWire:
     ) -> None:
         """See `Wire`."""
         self._task = asyncio.get_running_loop().create_task(
-            self._call(list(commands), count, done), name=f"{OURS}.wire", context=Context()
+            Beginning(self._call(list(commands), count, done)),
+            name=f"{OURS}.wire",
+            context=Context(),
         )
 
     async def _call(
