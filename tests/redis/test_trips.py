@@ -86,3 +86,16 @@ async def test_the_line_is_down_before_anybody_goes_on_who_has_heard_of_it(
     assert [type(one) for one in told] == [Outage, Outage]
     assert found == [True, True]
     await line.aclose(0)
+
+
+@pytest.mark.parametrize(
+    "reply", [b"\xff\xfe", b"another held", b"", 5, None, [b"peek held"], b"peek held\0"]
+)
+async def test_what_is_no_answer_is_asked_for_once_more_on_another_connection(
+    reply: object,
+) -> None:
+    """C55: nothing that comes on that connection is believed, and the store is well."""
+    line = line_to(Known([reply]), Known([b"peek held"]))
+    assert await line.ask(Message("peek", "peek", (), "")) == "held"
+    assert line.down is None
+    await line.aclose(0)
