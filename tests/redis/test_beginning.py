@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -95,14 +96,19 @@ def test_r16_a_settlement_begun_as_its_loop_ends_is_counted(
 
 
 class Stands:
-    """A connection whose server says nothing."""
+    """A connection whose server says nothing, or all at once."""
+
+    def __init__(self, reply: bytes | None = None) -> None:
+        self._reply = reply
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Nobody is there."""
 
     async def read_response(self) -> Any:
-        """Nobody answers."""
-        await asyncio.Event().wait()
+        """Nobody answers, or nobody waits."""
+        if self._reply is None:
+            await asyncio.Event().wait()
+        return self._reply
 
     async def disconnect(self, nowait: bool = False) -> None:
         """Nobody is there."""
@@ -120,3 +126,29 @@ def test_a_round_trip_that_was_cancelled_before_it_began_has_failed() -> None:
 
     asyncio.run(main())
     assert [type(one) for one in told] == [exceptions.ConnectionError]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin eagerly since 3.12")
+def test_a_round_trip_that_waits_nowhere_is_over_as_it_is_begun() -> None:
+    """A loop may begin its tasks at once, and a stand-in for a server be as quick."""
+    told: list[Replies] = []
+
+    async def main() -> None:
+        factory: Any = asyncio  # of a later version
+        asyncio.get_running_loop().set_task_factory(factory.eager_task_factory)
+        MethodsWire(Stands(b"one")).call([b"asked"], 1, told.append)
+        assert told == [[b"one"]]
+
+    asyncio.run(main())
+    assert told == [[b"one"]]
+
+
+def test_a_task_shows_what_it_does() -> None:
+    """In a log, or where a program is looked into."""
+
+    async def main() -> None:
+        MethodsWire(Stands()).call([b"asked"], 1, lambda _: None)
+        (task,) = asyncio.all_tasks() - {asyncio.current_task()}
+        assert "MethodsWire._call" in repr(task)
+
+    asyncio.run(main())

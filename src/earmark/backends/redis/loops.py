@@ -48,6 +48,7 @@ class Beginning(Coroutine[Any, Any, None]):
     """
 
     def __init__(self, inner: Coroutine[Any, Any, None]) -> None:
+        self.__qualname__: str = getattr(inner, "__qualname__", "")  # which a task shows
         self._inner = inner
         self._begun = False
 

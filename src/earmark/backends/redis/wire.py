@@ -223,6 +223,7 @@ class MethodsWire:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def call(
         self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
@@ -243,7 +244,7 @@ class MethodsWire:
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             replies = error
         finally:
-            if self._task is not None:
+            if not self._closed:
                 done(replies)
 
     async def _replies(self, commands: list[bytes], count: int) -> list[object]:
@@ -258,9 +259,9 @@ class MethodsWire:
 
     async def close(self, *, at_once: bool) -> None:
         """See `Wire`."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
         await self._connection.disconnect(nowait=at_once)
 
 
