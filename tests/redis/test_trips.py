@@ -17,6 +17,7 @@ from earmark.backends.redis.owed import Outbox
 from earmark.backends.redis.scripts import scripts
 from earmark.backends.redis.standing import Standing
 from earmark.backends.redis.wire import Replies
+from tests.redis.wire import until
 
 pytestmark = pytest.mark.anyio
 
@@ -36,24 +37,30 @@ class Known:
 
     lost = False
 
-    def __init__(self, *replies: Replies) -> None:
+    def __init__(self, *replies: Replies, leaves: bool = False) -> None:
         self._replies = list(replies)
+        self._leaves = leaves  # with the last of them
 
     def call(
         self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
     ) -> None:
         """Answer with the next turn of the loop."""
         if self._replies:
-            asyncio.get_running_loop().call_soon(done, self._replies.pop(0))
+            asyncio.get_running_loop().call_soon(self._answer, done)
+
+    def _answer(self, done: Callable[[Replies], object]) -> None:
+        replies = self._replies.pop(0)
+        self.lost = self._leaves and not self._replies
+        done(replies)
 
     async def close(self, *, at_once: bool) -> None:
         """Nobody is there."""
 
 
-def line_to(*wires: Known) -> Line:
+def line_to(*wires: Known, outbox: Outbox | None = None) -> Line:
     """A line whose connections are these, one after the other."""
     coming = iter(wires)
-    outbox = Outbox(10)
+    outbox = Outbox(10) if outbox is None else outbox
 
     async def dial() -> Dialed:
         return Dialed(next(coming), scripts(allow_oom=True))
@@ -99,3 +106,28 @@ async def test_what_is_no_answer_is_asked_for_once_more_on_another_connection(
     assert await line.ask(Message("peek", "peek", (), "")) == "held"
     assert line.down is None
     await line.aclose(0)
+
+
+async def test_what_was_never_sent_is_not_sent_again() -> None:
+    """R9: a server that goes with its reply has not heard of who has come meanwhile; their answers are the first."""
+    line = line_to(Known([b"one held"], leaves=True), Known([b"two held"]))
+    first = line.ask(Message("peek", "one", (), ""))
+    await until(lambda: bool(line._flight))
+    second = line.ask(Message("peek", "two", (), ""))
+    assert await first == "held"
+    assert type(await second) is str
+    await line.aclose(0)
+
+
+async def test_what_is_owed_at_the_end_is_sent_where_no_reply_is_to_come() -> None:
+    """R16: somebody's message is in the air as a line is closed; the reply to that is none to what is owed."""
+    outbox = Outbox(10)
+    line = line_to(Known(), Known([b"owed done"]), outbox=outbox)
+    asked = line.ask(Message("peek", "one", (), ""))
+    await until(lambda: bool(line._flight))
+    outbox.add(Message("resolve", "owed", (), '["cancel"]'))
+    await line.aclose(0)
+    with pytest.raises(Outage):
+        await asked
+    assert not outbox
+    assert not outbox.lost

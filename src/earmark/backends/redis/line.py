@@ -158,9 +158,12 @@ class Line(Trips):
                         await self._send_again()
         finally:
             self._closing = True
-            left = self._flight or self._waiting or self._outbox or self.down
+            in_the_air = bool(self._flight)
+            left = in_the_air or self._waiting or self._outbox or self.down
             self._fail_all(CLOSED)
             self._watch.end()
+            if in_the_air:  # a reply is to come, which is none to what is sent next
+                await self._hang_up()
             if left:
                 await self._deliver_the_last()
             await self._hang_up(at_once=self._ending)
@@ -182,10 +185,10 @@ class Line(Trips):
         fresh = list(unanswered(self._flight))
         self._flight = []
         self._stranded = None
-        await self._hang_up()
         for asked in reversed(fresh):
             asked.again = True
             self._waiting.appendleft(asked)
+        await self._hang_up()
 
     async def _step(self) -> None:
         """Do what is to be done next."""

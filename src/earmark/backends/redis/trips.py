@@ -137,8 +137,8 @@ class Trips(ABC):
             self._strand(landing)
         elif self._outbox.deliverable or self._is_leaving():
             self._wake.set()
-        elif self._waiting and self._dialed is not None:
-            self._take_off(self._dialed)
+        elif self._waiting:
+            self._leave()
 
     def _strand(self, what: Landing | Exception) -> None:
         """A round trip has not answered everybody."""

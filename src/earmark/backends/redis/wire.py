@@ -24,8 +24,6 @@ Replies = Sequence[object] | Exception
 
 LOST: Final = "the server has closed the connection"
 
-_EMPTY: Final = Context()
-
 
 class Connection(Protocol):
     """What is used of redis-py's connections."""
@@ -144,7 +142,7 @@ class StreamWire(asyncio.Protocol):
         """See `Wire`."""
         self._done = done
         if self.lost:
-            asyncio.get_running_loop().call_soon(self._fail, None, context=_EMPTY)
+            asyncio.get_running_loop().call_soon(self._fail, None, context=Context())
         else:
             self._count = count
             self._transport.writelines(commands)
