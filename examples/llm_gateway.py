@@ -52,9 +52,7 @@ def pairs(variable: str, default: str) -> dict[str, str]:
 
 POLICIES: Final = Policies.load(
     os.environ.get("GATEWAY_POLICIES", Path(__file__).with_name("policies.yaml")),
-    dims=[
-        "team"
-    ],  # what is told of a request beside tenant and model: no limit can be by anything else
+    dims=["team"],  # what a request tells beside tenant and model: limits can be by nothing else
 )
 KEYS: Final = pairs("GATEWAY_KEYS", "sk-demo=acme")
 # A provider's own scope carries what is asked of it, whoever asks: at most so many requests at a time.
@@ -85,7 +83,8 @@ def reload() -> None:
 @asynccontextmanager
 async def life(_: FastAPI) -> AsyncIterator[None]:
     """What is owed to the store is delivered before the process ends."""
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, reload)
     async with upstream, limiter:
         yield
 

@@ -268,10 +268,8 @@ class SQLiteBackend:
 
     def reach(self, key: str) -> tuple[Limit, ...]:
         """The limits on tokens that a bare key counts in."""
-        kept = [
-            loaded(value).limit
-            for (value,) in self.rows("SELECT value FROM counts WHERE key = ?", key)
-        ]
+        rows = self.rows("SELECT value FROM counts WHERE key = ?", key)
+        kept = [loaded(value).limit for (value,) in rows]
         found = {limit.id: limit for limit in kept if limit.metric == "tokens"}
         return tuple((found | {limit.id: limit for limit in BARE_KEY}).values())
 

@@ -631,6 +631,7 @@ async def test_r9_what_a_finaliser_noted_is_not_done_to_whoever_adopted_it(
             await race.limiter.peek(OTHER)
         message.open()
     await race.is_whole("b")
+    assert not any(event.dropped for event in race.events)
 
 
 # What R16 says of the rest.

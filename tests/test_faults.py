@@ -8,7 +8,16 @@ from typing import Any
 import anyio
 import pytest
 
-from earmark import BackendUnavailable, Limiter, Limits, MemoryBackend, RateLimited, Scope
+from earmark import (
+    BackendUnavailable,
+    Event,
+    Limiter,
+    Limits,
+    MemoryBackend,
+    RateLimited,
+    Reservation,
+    Scope,
+)
 from earmark.testing import (
     CONTRACT,
     LOST,
@@ -20,6 +29,8 @@ from earmark.testing import (
     slow,
     timeout_after_apply,
 )
+from tests.rows import quiet
+from tests.streams.toys import DONE, USAGE, Source, Toy
 from tests.suspending import quiesce
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +44,8 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.backend = FaultyBackend(MemoryBackend(clock=self.clock))
-        self.limiter = Limiter(self.backend)
+        self.events: list[Event] = []
+        self.limiter = Limiter(self.backend, observers=[self.events.append])
 
     async def used(self) -> list[int]:
         """What is used of requests, tokens and slots."""
@@ -71,6 +83,66 @@ async def test_c24_a_settlement_whose_reply_is_lost_counts_once() -> None:
     assert await world.used() == [1, 10, 0]
     assert await reservation.settle_success(10) is False
     assert await world.used() == [1, 10, 0]
+
+
+async def test_c24_its_state_is_what_the_first_try_made_of_it() -> None:
+    """C24, R5: the answer False means that the reservation was over, by this very caller's first call."""
+    world = World()
+    reservation = await world.limiter.pre_commit(WIDE, tokens=40)
+    world.backend.script("resolve", LOST_REPLY)
+    with pytest.raises(ConnectionError):
+        await reservation.settle_success(10)
+    states: list[str] = [reservation.state]
+    assert await reservation.close_reserved_only() is False
+    states.append(reservation.state)
+    assert states == ["open", "settled"]
+    assert [(event.kind, dict(event.used)) for event in world.events] == [
+        ("admitted", {}),
+        ("settled", {"tokens": 10}),
+    ]
+
+
+async def test_r5_whose_try_it_was_is_not_guessed() -> None:
+    """R5: two different tries failed, or another process knows of it: nobody here says how it was resolved."""
+    world = World()
+    tried_twice = await world.limiter.pre_commit(WIDE, tokens=40)
+    known = await world.limiter.pre_commit(WIDE, tokens=40, request_id="known")
+    world.backend.script("resolve", LOST_REPLY, LOST, LOST_REPLY)
+    for call in (tried_twice.settle_success(10), tried_twice.cancel(), known.settle_success(10)):
+        with pytest.raises(ConnectionError):
+            await call
+    for one in (tried_twice, known):
+        assert await one.close_reserved_only() is False
+        assert one.state == "abandoned"
+    assert [event.kind for event in world.events] == ["admitted", "admitted"]
+
+
+async def block(reservation: Reservation) -> None:
+    async with reservation:
+        pass
+
+
+@pytest.mark.parametrize("fault", [LOST, LOST_REPLY], ids=["lost", "reply lost"])
+@pytest.mark.parametrize("how", ["settled", "block", "stream"])
+async def test_r15_who_could_not_resolve_it_is_not_told_off(
+    fault: Any, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R15: its settlement has failed, and that was said: dropped, it is resolved as was tried, without a warning."""
+    monkeypatch.setattr("earmark.streams.loops.logger.disabled", True)  # a record keeps the error
+    world = World()
+    world.backend.script("resolve", fault)
+    reservation = await world.limiter.pre_commit(WIDE, tokens=40)
+    if how == "stream":
+        assert [item async for item in reservation.stream(Source([USAGE, DONE]), dialect=Toy)]
+    else:
+        with pytest.raises(ConnectionError):
+            await (reservation.settle_success(12) if how == "settled" else block(reservation))
+    await quiesce()  # until then callbacks have the error, and its traceback the handle
+    with quiet():
+        del reservation
+    assert await world.used() == [1, 40 if how == "block" else 12, 0]
+    kind = "closed" if how == "block" else "settled"
+    assert [event.kind for event in world.events] == ["admitted", kind]
 
 
 async def test_c24_a_settlement_that_is_lost_is_tried_again() -> None:
@@ -190,3 +262,15 @@ async def test_b50_two_fake_backends_share_a_server() -> None:
             await other.pre_commit(WIDE, tokens=20)
         await reservation.cancel()
         await (await other.pre_commit(WIDE, tokens=20)).cancel()
+
+
+@pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
+async def test_a_fake_redis_says_what_it_needs(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Lua every message would fail, and be logged: it is said where the backend is made."""
+    monkeypatch.setattr(
+        "earmark.testing.fakes.find_spec", lambda name: None if name == missing else name
+    )
+    with pytest.raises(ImportError, match=rf"needs {missing}: pip install 'fakeredis\[lua\]'"):
+        fake_redis_backend()

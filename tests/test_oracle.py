@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import anyio
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 
 from earmark import Event, Limiter, Limits, MemoryBackend, RateLimited, Scope
 from earmark.testing import ManualClock, strategies
-from earmark.testing.faults import FaultyBackend
+from earmark.testing.faults import LOST_REPLY, FaultyBackend
 from earmark.testing.histories.driver import Driver
 from earmark.testing.histories.gateway import Gateway
 from earmark.testing.histories.steps import Amend, Enforce, History
@@ -19,6 +20,7 @@ from earmark.testing.histories.translation import scope_of
 from earmark.testing.oracle import InvariantBroken, Oracle
 from tests.mutants import AdmitsAtTheLimit, CancelKeepsTheSlot, FreesAnothersSlot
 from tests.scale import examples
+from tests.streams.toys import SAY, Source, Toy
 
 pytestmark = pytest.mark.anyio
 
@@ -105,6 +107,53 @@ async def test_r15_what_is_left_open() -> None:
     await world.oracle.finish(world.limiter)
 
 
+@pytest.mark.parametrize("message", [False, True], ids=["none", "a message between"])
+async def test_r15_what_is_dropped(message: bool) -> None:
+    """R15: whether it was collected before another message came, or is found only at the end, it is the same fault."""
+    world = World()
+    with pytest.warns(ResourceWarning):
+        await world.limiter.pre_commit(ALICE, tokens=5, request_id="lost")
+    if message:
+        await (await world.limiter.pre_commit(ALICE)).cancel()
+    for _ in range(2):
+        with pytest.raises(InvariantBroken) as caught:
+            await world.oracle.finish(world.limiter)
+        assert (
+            str(caught.value) == "'lost' was dropped while open (R15): alice, which asked 5 tokens"
+        )
+
+
+async def test_r15_what_is_left_by_its_generator_is_not_dropped() -> None:
+    """R15, C42: a block that is left by `aclose` is abandoned, as it should be; so is a stream that is dropped."""
+    world = World()
+
+    async def body() -> AsyncGenerator[None]:
+        async with await world.limiter.pre_commit(ALICE):
+            yield
+
+    generator = body()
+    await anext(generator)
+    await generator.aclose()
+    stream = (await world.limiter.pre_commit(ALICE)).stream(Source([SAY]), dialect=Toy)
+    assert await anext(stream) == SAY
+    del stream
+    await world.oracle.finish(world.limiter)
+
+
+async def test_c24_a_settlement_whose_reply_is_lost_is_heard() -> None:
+    """C24, R5: `FaultyBackend` and the oracle in one test: the gateway calls again, and all is well."""
+    clock = ManualClock()
+    backend = FaultyBackend(MemoryBackend(clock=clock))
+    oracle = Oracle(ALICE, clock=clock)
+    limiter = Limiter(backend, observers=[oracle])
+    reservation = await limiter.pre_commit(ALICE, tokens=50)
+    backend.script("resolve", LOST_REPLY)
+    with pytest.raises(ConnectionError):
+        await reservation.settle_success(7)
+    assert not await reservation.settle_success(7)
+    await oracle.finish(limiter)
+
+
 async def test_r7_a_slot_that_nobody_holds() -> None:
     """R7: cancelled, and the slot is held still."""
     world = World(CancelKeepsTheSlot)
@@ -157,7 +206,7 @@ class Watched(Gateway):
     def __init__(self, clock: ManualClock, history: History) -> None:
         super().__init__(MemoryBackend(clock=clock))
         scopes = tuple(map(scope_of, history.offers))
-        self.oracle = Oracle(*scopes, clock=clock, lease=1e-6)
+        self.oracle = Oracle(*scopes, clock=clock, lease=1e-6, drops=True)
         self.limiter = Limiter(self.backend, observers=[self.oracle])
 
     async def reset(self, *scopes: Scope) -> None:

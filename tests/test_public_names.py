@@ -39,7 +39,7 @@ PUBLIC: Final = {
     "earmark.policies": "Mistake Policies PolicyError schema",
     "earmark.streams": "Dialect DialectFactory Observed ObservedStream observe_stream register",
     "earmark.testing": "CONTRACT LOST LOST_REPLY BackendFactory Case ContractBroken Failure Fault FaultyBackend"
-    " ManualClock check_backend fake_redis_backend slow timeout_after_apply",
+    " ManualClock charged check_backend fake_redis_backend slow timeout_after_apply",
     "earmark.testing.machine": "Gateway LimiterMachine",
     "earmark.testing.oracle": "InvariantBroken Oracle",
     "earmark.testing.plain": "PlainBackend",

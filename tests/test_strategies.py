@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import aclosing
 from typing import Any
 
 import anyio
+import pytest
 from hypothesis import given, settings
 
 from earmark import Limiter, Limits, MemoryBackend, Scope, Usage
 from earmark.streams import Observed, observe_stream
-from earmark.testing import ManualClock, strategies
+from earmark.testing import ManualClock, charged, strategies
 from earmark.testing.histories.driver import Driver
 from earmark.testing.histories.gateway import Gateway
 from earmark.testing.histories.steps import History
-from earmark.testing.streams.bodies import ALL
+from earmark.testing.streams.bodies import ALL, stream
 from earmark.testing.streams.sending import Body
 from tests.reached import Reached
 from tests.scale import examples
@@ -89,3 +91,61 @@ def test_values(scopes: tuple[Scope, ...], limits: Limits, usage: Usage) -> None
 def test_a_history_is_played(history: History) -> None:
     """R1-R12: a history can be played by whoever draws one."""
     Driver(history.offers, lambda clock: Gateway(MemoryBackend(clock=clock))).run(history.steps)
+
+
+@settings(max_examples=examples(100))
+@given(strategies.bodies())
+def test_b65_what_a_stream_must_have_cost(body: Body) -> None:
+    """B65: `charged` says of what an observer saw what the reservation of the same stream is charged."""
+    scope = Scope("key", Limits(tpm=2**53 - 1))
+    seen: list[Observed] = []
+
+    async def read() -> int:
+        await consume(body, seen)
+        limiter = Limiter(MemoryBackend(clock=ManualClock()))
+        reservation = await limiter.pre_commit(scope, tokens=20)
+        dialect = None if body.complete else body.stream.dialect
+        with contextlib.suppress(ConnectionError), anyio.CancelScope() as cancel:
+            async with aclosing(
+                reservation.stream(body.source(), expected_choices=body.stream.n, dialect=dialect)
+            ) as stream:
+                for number in range(len(body.pieces) + 1):
+                    if number == len(body.pieces) and body.ending == "hang":
+                        cancel.cancel()
+                    await anext(stream, None)
+        (status,) = await limiter.peek(scope)
+        return status["tokens"].used
+
+    assert charged(20, seen[0]) == anyio.run(read) if seen else True
+
+
+@pytest.mark.parametrize(
+    ("usage", "authoritative", "tokens"),
+    [
+        (Usage(9, 3), True, 12),
+        (Usage(9, 3), False, 20),
+        (Usage(90, 3), False, 93),
+        (Usage(None, 25), True, 25),  # whose `tokens` is 0: its total is unknown
+        (Usage(None, 25), False, 25),
+        (Usage(None, 5), True, 20),
+        (None, False, 20),
+    ],
+)
+def test_b65_charged(usage: Usage | None, authoritative: bool, tokens: int) -> None:
+    """B65: the provider's last word, else the larger of the hold and what was reported."""
+    assert charged(20, Observed("closed", usage, authoritative=authoritative)) == tokens
+
+
+def test_an_unknown_dialect_is_told_which_there_are() -> None:
+    """`openai` has a name of its own in the table of dialects."""
+    with pytest.raises(
+        ValueError, match=r"no streams of openai: there are anthropic, .*openai-compatible"
+    ):
+        strategies.bodies({"openai"})
+
+
+def test_a_body_is_shown_in_short_and_can_be_pasted() -> None:
+    """What a counterexample says is an expression."""
+    body = Body(ALL[0], (b"data: {}",), "hang", whole=False)
+    assert len(repr(body)) < 200
+    assert eval(repr(body), {"Body": Body, "stream": stream}) == body  # noqa: S307 - it is our own

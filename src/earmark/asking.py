@@ -96,31 +96,41 @@ class Asker:
         office: whose backend.
     """
 
-    __slots__ = ("_instant", "_office")
+    __slots__ = ("_instant", "_office", "_serves")
 
     def __init__(self, office: Office) -> None:
         self._office = office
+        self._serves = not office.desk.tells_loops
         self._instant = office.backend.instant
 
     async def __call__(self, hold: Hold) -> Hold | None:
         """What stands after `hold` was sent; None: a limit refused (R9, R16)."""
+        office = self._office
+        desk = office.desk
         if self._instant is not None:
+            if desk.dropped:  # whoever waits for room may wait for that of a dropped handle
+                await office.tidy()
             return self._instant.reserve(hold)
-        asked = self._office.desk.asked
-        asked[id(hold)] = hold.name
+        desk.asked[id(hold)] = hold.name
         try:
-            return await self._office.backend.reserve(hold)
+            standing = await office.backend.reserve(hold)
         except EarmarkError:
             raise
         except GeneratorExit:  # nothing can be awaited any more
-            self._office.desk.dropped.extend(self._withdrawals(hold))
+            desk.note(*self._withdrawals(hold))
             raise
         except BaseException:
             # Whether it was applied is unknown: it is taken back by its id.
             await self._withdraw(*self._withdrawals(hold))
             raise
+        else:
+            if self._serves:
+                desk.serve_here()
+            return standing
         finally:
-            del asked[id(hold)]
+            del desk.asked[id(hold)]
+            if desk.dropped:  # what has waited for the answer
+                desk.call()
 
     def _withdrawals(self, hold: Hold) -> list[Dropped]:
         return [Dropped(self._office, part, "withdraw") for part in parts_of(hold)]

@@ -8,7 +8,7 @@ until it is left, and every attempt that was handed over to a stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,9 +18,10 @@ from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
 from earmark.events import Event, tell
+from earmark.ids import name_of, next_id
 from earmark.limits import Scope
 from earmark.moves import MOVES
-from earmark.office import Office
+from earmark.office import Office, log_unresolved
 from earmark.reservation import Reservation
 from earmark.shielding import finish, together
 
@@ -75,14 +76,18 @@ class Shared(Reservation):
         self._parties -= leaves
         used = {**at_least, **exact}
         if self._state == "settled":
-            if any(used.values()):
-                self._office.desk.dropped.append(_Addition(self, self._hold, used))
+            if scopes := self._counting(used):
+                self._office.desk.note(_Addition(self, self._hold, scopes, used))
         elif verb == "settle":
             self._drop("settle", exact, at_least)
         else:
             self._at_least = _sum(self._at_least, at_least)
             if not self._parties:
                 self._drop(_unsettled(verb), NOTHING, self._at_least)
+
+    def note_again(self, addition: _Addition) -> None:
+        """It has failed: the next message tries again."""
+        self._office.desk.dropped.append(addition)
 
     async def give_up(self, verb: Verb) -> bool:
         """The `once` is over. True iff this was resolved by that."""
@@ -94,29 +99,34 @@ class Shared(Reservation):
         """Count what an attempt has used beside the one that was settled."""
         if self._state != "settled":
             return False
-        scopes = [
+        await self.add(self._counting(used), used)
+        return True
+
+    def _counting(self, used: Mapping[str, int]) -> list[Scope]:
+        """Those of its scopes that count any of this."""
+        return [
             scope
             for scope in self._hold.scopes
             if any(used.get(limit.metric) for limit in scope.limits)
         ]
-        await self.add(scopes, used)
-        return True
 
-    async def add(self, scopes: list[Scope], used: Mapping[str, int]) -> None:
-        """Count usage under some of its scopes."""
+    async def add(
+        self, scopes: list[Scope], used: Mapping[str, int], request_id: str | None = None
+    ) -> None:
+        """Count usage under some of its scopes; once where it has an id, however often it is tried."""
         office = self._office
         if not office.participants:
             return
         if office.instant or len(scopes) == 1:
             for scope in scopes:
-                await self._add(scope, used)
+                await self._add(scope, used, request_id)
         else:
-            await together(*(partial(self._add, scope, used) for scope in scopes))
+            await together(*(partial(self._add, scope, used, request_id) for scope in scopes))
 
-    async def _add(self, scope: Scope, used: Mapping[str, int]) -> None:
+    async def _add(self, scope: Scope, used: Mapping[str, int], request_id: str | None) -> None:
         office = self._office
-        await office.backend.add(scope, used, None)
-        if office.observers:
+        counted = await office.backend.add(scope, used, request_id)
+        if counted and office.observers:
             event = Event("post_stream", self._hold.name, (scope.key,), used=used)
             tell(office.observers, event)
 
@@ -131,22 +141,29 @@ def _unsettled(verb: Verb) -> Verb:
 
 
 class _Addition(NamedTuple):
-    """Usage that a finaliser could only note; what is left of it is tried again."""
+    """Usage that a finaliser could only note, under some scopes."""
 
     shared: Shared
     hold: Hold
+    scopes: Sequence[Scope]
     used: Mapping[str, int]
+    name: str | None = None  # what it was called when it failed
 
     async def do(self) -> bool:
-        left = [
-            scope
-            for scope in self.hold.scopes
-            if any(self.used.get(limit.metric) for limit in scope.limits)
-        ]
-        while left:
-            scope = left.pop()
-            await self.shared.add([scope], self.used)
-        return False
+        """Count it. What fails is logged the first time, and tried again with the next message: then True."""
+        left = list(self.scopes)
+        name = self.name or name_of(next_id())
+        try:
+            while left:
+                await self.shared.add(left[:1], self.used, name)
+                del left[0]
+        except BaseException as error:
+            self.shared.note_again(self._replace(scopes=left, name=name))
+            if not isinstance(error, Exception):
+                raise
+            if self.name is None:
+                log_unresolved(self.hold, error)
+        return bool(left)
 
 
 class Attempt(Reservation):

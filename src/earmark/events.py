@@ -31,6 +31,7 @@ class Event:
         asked: units by metric that were asked and, where admitted, held.
         used: units by metric as the resolving call named them; empty where nothing is known.
         denials: every limit that refused.
+        dropped: whether it was abandoned since its handle was collected while open, which a `ResourceWarning` says too.
         time: seconds since the epoch, by this process's wall clock, for a log line; decisions never use it.
     """
 
@@ -41,6 +42,7 @@ class Event:
     used: Mapping[str, int] = field(default_factory=dict[str, int])
     denials: tuple[Denial, ...] = ()
     time: float = field(default_factory=time.time)
+    dropped: bool = False
 
     def __post_init__(self) -> None:
         # Copies: what an observer hears of is the library's own record.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from earmark.backends.crossings import Over
-from earmark.backends.protocol import Backend, Handle, Instant, Known
+from earmark.backends.protocol import Backend, Desk, Handle, Instant, Known
 from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
@@ -102,6 +103,7 @@ class Office:
         self.instant = alone and all(participant.instant for participant in participants)
         self.assured = alone and len(participants) == 1 and participants[0].assured
         self.desk = backend.desk
+        self.desk.deliver = tidy
         self.observers = observers
         self.tokens = tokens
         self.task_groups: dict[object, ReadOn] = {}
@@ -144,12 +146,7 @@ class Office:
             hold: that of the handle which is done.
             over: the reservation is, whoever else has a handle of it. A caller that was cancelled is not all of them.
         """
-        handles = self.desk.handles
-        known = handles.get(hold.alias)
-        if known is not None and (known.hold is hold or (over and known.hold.id == hold.id)):
-            handles.pop(hold.alias, None)
-        if over:
-            self.desk.crossings.ended(hold)
+        _sign_off(self.desk, hold, over=over)
 
     def handle_of(self, hold: Hold) -> Handle | None:
         """The handle of this very hold, if somebody still has it."""
@@ -184,6 +181,8 @@ class Office:
 
     def take_back(self, hold: Hold) -> None:
         """Strike what a finaliser noted of this hold: it has found another holder (R9)."""
+        with suppress(AttributeError):
+            del hold.dropped
         dropped = self.desk.dropped
         for noted in tuple(dropped):
             if noted.hold is hold:
@@ -224,7 +223,9 @@ class Office:
         """Tell the observers what became of a hold."""
         if self.observers:
             keys = tuple(scope.key for scope in hold.scopes)
-            tell(self.observers, Event(kind, hold.name, keys, asked=hold.asks, used=used))
+            dropped = hasattr(hold, "dropped")
+            event = Event(kind, hold.name, keys, asked=hold.asks, used=used, dropped=dropped)
+            tell(self.observers, event)
 
     def resolved(
         self,
@@ -242,37 +243,64 @@ class Office:
             known = {metric: amount for metric, amount in at_least.items() if amount}
             self.tell(kind, hold, {**known, **exact})
 
-    async def tidy(self) -> None:
+    def tidy(self) -> Coroutine[Any, Any, None]:
         """Do what finalisers could only note, and report what the store gave up (R15)."""
-        desk = self.desk
-        todo = len(desk.dropped)
-        while todo > 0:
-            todo -= 1
-            try:
-                noted = desk.dropped.popleft()
-            except IndexError:  # other threads and tasks tidy as well
-                break
-            if noted.hold.name in desk.asked.values():
-                desk.dropped.append(noted)  # it may be about to find another holder
-                continue
-            before = len(desk.dropped)
-            failed = await noted.do()
-            del noted  # whoever it has held may be collected now, and note more
-            todo += max(len(desk.dropped) - before - failed, 0)
-        self.report_forgotten()
+        return tidy(self.desk)
 
     def report_forgotten(self) -> None:
         """Tell whoever heard of its admission that the store gave a reservation up."""
-        forgotten = self.desk.forgotten
-        while forgotten:
-            try:
-                hold = forgotten.popleft()
-            except IndexError:  # another thread reports as well
-                break
-            self.sign_off(hold)
-            teller = self.desk.tellers.pop(hold.id) or getattr(hold, "told", None)
-            if isinstance(teller, Office):
-                teller.tell("expired", hold)
+        _report_forgotten(self.desk)
+
+
+async def tidy(desk: Desk) -> None:
+    """Do what finalisers could only note at a desk, and report what the store gave up."""
+    todo = len(desk.dropped)
+    while todo > 0:
+        todo -= 1
+        try:
+            noted = desk.dropped.popleft()
+        except IndexError:  # other threads and tasks tidy as well
+            break
+        if noted.hold.name in desk.asked.values():
+            desk.dropped.append(noted)  # it may be about to find another holder
+            continue
+        before = len(desk.dropped)
+        failed = await noted.do()
+        del noted  # whoever it has held may be collected now, and note more
+        todo += max(len(desk.dropped) - before - failed, 0)
+    _report_forgotten(desk)
+
+
+def _report_forgotten(desk: Desk) -> None:
+    forgotten = desk.forgotten
+    while forgotten:
+        try:
+            hold = forgotten.popleft()
+        except IndexError:  # another thread reports as well
+            break
+        _sign_off(desk, hold)
+        teller = desk.tellers.pop(hold.id) or getattr(hold, "told", None)
+        if isinstance(teller, Office):
+            teller.tell("expired", hold)
+
+
+def _sign_off(desk: Desk, hold: Hold, *, over: bool = True) -> None:
+    known = desk.handles.get(hold.alias)
+    if known is not None and (known.hold is hold or (over and known.hold.id == hold.id)):
+        desk.handles.pop(hold.alias, None)
+    if over:
+        desk.crossings.ended(hold)
+
+
+def warn_of(handle: Handle) -> None:
+    """Warn of a handle that is collected while open. From anywhere (R15)."""
+    warnings.warn(
+        f"{handle!r} was dropped while open and is abandoned: "
+        "settle it, close it, or use it as `async with`",
+        ResourceWarning,
+        source=handle,
+        stacklevel=2,
+    )
 
 
 def log_unresolved(hold: Hold, why: BaseException) -> None:

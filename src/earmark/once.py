@@ -233,8 +233,9 @@ class ReserveOnce:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if isinstance(error, GeneratorExit) and not self._front.limited.instant:
-            self._let_go()  # whoever ran the block is being collected: nothing can be awaited here
+        limited = self._front.limited
+        if isinstance(error, GeneratorExit) and (limited.desk.dropped or not limited.instant):
+            self._let_go()  # it may be a coroutine that is closed, where nothing can be awaited: a loop does it soon
         elif error is None or isinstance(error, Exception):
             await self._end("close")
         else:

@@ -7,7 +7,6 @@ stream takes it over, and a handle that is collected while open is abandoned and
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import AsyncIterable, Coroutine, Mapping
 from contextlib import nullcontext
 from decimal import Decimal
@@ -23,7 +22,7 @@ from earmark.core.settlement import NOTHING, Amounts, known_of
 from earmark.ending import DroppedStream, Ending, after_stream
 from earmark.limits import Scope
 from earmark.moves import MOVES, Resolved, State
-from earmark.office import Office, log_unresolved, stream_makers
+from earmark.office import Office, log_unresolved, stream_makers, warn_of
 from earmark.shielding import at_once, finish
 from earmark.usage import Usage
 
@@ -81,7 +80,8 @@ class Reservation:
     def state(self) -> State:
         """`open`, then `settled`, `closed`, `abandoned` or `cancelled`.
 
-        It reads `abandoned` also where the store no longer knew the reservation when it was resolved.
+        It reads `abandoned` also where the store no longer knew the reservation when it was resolved, unless an earlier
+        call here had resolved it, whose answer got lost.
         """
         return getattr(self, "_resolved", self._state)
 
@@ -229,7 +229,7 @@ class Reservation:
 
     def _stream_dropped(self, conclude: Conclude) -> None:
         self._office.sign_off(self._hold)
-        self._office.desk.dropped.append(DroppedStream(self._hold, conclude, self._drop))
+        self._office.desk.note(DroppedStream(self._hold, conclude, self._drop))
 
     async def _resolve(
         self,
@@ -282,6 +282,7 @@ class Reservation:
                     self._conclude(state, verb, exact, at_least, won=True)
                 else:
                     self._state = "open"  # nothing is settled until the store says so (C24)
+                    self._hold.has_tried(verb, exact, at_least, bill)
                 raise
             won = self._conclude(state, verb, exact, at_least, won=won)
         if self._tidies:
@@ -295,11 +296,14 @@ class Reservation:
             office.sign_off(self._hold, over=won)
         if not won:
             self._state = "abandoned"
-            return False
+            if not (self._hold.is_private and (tried := getattr(self._hold, "tried", ()))):
+                return False
+            verb, exact, at_least, _ = tried  # nobody else knew of it: its reply was lost
+            self._state = state = MOVES["open"][verb]
         self._resolved = state
         if office.observers or office.desk.queues:
             office.resolved(self._hold, state, verb, exact, at_least)
-        return True
+        return won
 
     async def __aenter__(self) -> Self:
         self._office.attend(self._hold)
@@ -313,8 +317,8 @@ class Reservation:
     ) -> None:
         if self._handed_over:
             return
-        if isinstance(error, GeneratorExit) and not self._office.instant:
-            self._drop()  # whoever ran the block is being collected: nothing can be awaited here
+        if isinstance(error, GeneratorExit) and not self._is_instant:
+            self._drop()  # it may be a coroutine that is closed, where nothing can be awaited: a loop does it soon
         elif error is None or isinstance(error, Exception):
             await self.close_reserved_only()
         else:
@@ -329,14 +333,12 @@ class Reservation:
             if ending is not None:  # its stream has told, and what was to resolve it was cut off
                 self._drop(*ending)
             return
-        self._drop()
-        warnings.warn(
-            f"{self!r} was dropped while open and is abandoned: "
-            "settle it, close it, or use it as `async with`",
-            ResourceWarning,
-            source=self,
-            stacklevel=1,
-        )
+        tried = getattr(self._hold, "tried", ())
+        self._drop(*tried)
+        if tried:  # its caller was told that it has failed
+            return
+        self._hold.dropped = True
+        warn_of(self)
 
     def _drop(
         self,
@@ -350,7 +352,7 @@ class Reservation:
         if (state := MOVES[self._state].get(verb)) is not None:
             self._state = state
             noted = Dropped(self._office, self._hold, verb, exact, at_least, bill)
-            self._office.desk.dropped.append(noted)
+            self._office.desk.note(noted)
 
 
 class Dropped(NamedTuple):
@@ -368,6 +370,10 @@ class Dropped(NamedTuple):
         """Resolve it. What fails is logged the first time, and tried again with the next message: then True."""
         handle = _Noted(self.office, self.hold)
         try:
+            if self.verb != "withdraw" and not self.office.instant:
+                self.office.release(
+                    self.hold
+                )  # also where the store cannot be told, it is renewed no longer
             await handle.finish_off(self)
         except BaseException as error:
             if handle.state == "open":  # the next message tries again

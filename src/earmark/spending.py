@@ -140,6 +140,7 @@ class Till:
                 event = Event("refused", hold.request_id, keys, asked=hold.asks)
                 tell(self._office.observers, event)
             raise
+        self._office.desk.serve_here()
         charge.placed = True
         standing.charge = charge
         if charge.adopted and not limited:
@@ -175,7 +176,7 @@ class Till:
         office = self._office if refused else self.limited if limited else self.unlimited
         noted = Dropped(office, hold, "withdraw" if mine else "cancel")
         if isinstance(error, GeneratorExit):  # nothing can be awaited any more
-            office.desk.dropped.append(noted)
+            office.desk.note(noted)
         else:
             await noted.do()
 

@@ -41,6 +41,7 @@ from earmark.testing import (
     ContractBroken,
     FaultyBackend,
     ManualClock,
+    charged,
     check_backend,
 )
 from earmark.testing.oracle import Oracle
@@ -153,6 +154,7 @@ def around(body: Mapping[str, Any]) -> None:
 
 async def kit(broken: ContractBroken, alice: Scope) -> None:
     """The testing kit takes every backend, and makes backends."""
+    assert_type(charged(20, Observed("end")), int)
     assert_type(await check_backend(MemoryBackend), None)
     await check_backend(PlainBackend, CONTRACT[:5])
     backend: Backend = FaultyBackend(PlainBackend())

@@ -14,10 +14,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from earmark.backends.crossings import Crossings
+from earmark.backends.delivery import Loop, loop_of, running
 from earmark.backends.health import Health
 from earmark.backends.queues import Queues
 from earmark.backends.tellers import Tellers
@@ -79,13 +80,22 @@ class Known(NamedTuple):
         return handle if handle is not None and handle.state == "open" else None
 
 
+Deliver = Callable[["Desk"], Coroutine[Any, Any, None]]
+"""Does what a desk has noted."""
+
+_NO_LOOPS: Final[Mapping[object, Loop]] = {}
+
+
 class Desk:
     """What the limiters of this process share about one backend; every backend has one of its own.
 
     Attributes:
         handles: the open handles by the aliases of their holds, so that an id asked twice is one object (R9).
-        dropped: what finalisers noted. Appending needs no lock, so that they may run inside one (R15); the
-            next message does the work.
+        dropped: what finalisers noted. Appending needs no lock, so that they may run inside one (R15); a loop does
+            the work soon, or the next message does.
+        deliver: does it; the limiter says what that is.
+        loops: on which a store that suspends was asked.
+        tells_loops: whether the backend itself says on which (`serve_here`), so that the limiter need not each time.
         lock: to be held while a handle is found or made for a hold, so that threads find one.
         asked: request ids for which a store is being asked, by the identity of the hold that asks.
         forgotten: holds that the store gave up unresolved, made afresh of its records where it keeps those; the next
@@ -99,16 +109,23 @@ class Desk:
     __slots__ = (
         "asked",
         "crossings",
+        "deliver",
         "dropped",
         "forgotten",
         "handles",
         "lock",
+        "loops",
         "owed",
         "queues",
         "tellers",
+        "tells_loops",
     )
 
-    def __init__(self) -> None:
+    deliver: Deliver
+
+    def __init__(self, *, tells_loops: bool = False) -> None:
+        self.tells_loops = tells_loops
+        self.loops: Mapping[object, Loop] = _NO_LOOPS
         self.handles: dict[object, Known] = {}
         self.lock = threading.RLock()  # a finaliser may run inside it
         self.asked: dict[int, str] = {}
@@ -133,6 +150,24 @@ class Desk:
             if noted.hold.id == hold.id:
                 return noted.hold
         return hold
+
+    def serve_here(self) -> None:
+        """Have the loop that runs this do what is noted from now on."""
+        loop = running()
+        if loop is not None and loop not in self.loops:
+            # Replaced, never changed: finalisers and other threads may be reading it.
+            going = {one: on for one, on in self.loops.items() if not on.is_over()}
+            self.loops = going | {loop: loop_of(loop)}
+
+    def note(self, *noted: Noted) -> None:
+        """Note work on what nobody holds any more. From anywhere (R15)."""
+        self.dropped.extend(noted)
+        self.call()
+
+    def call(self) -> None:
+        """Have what is noted done soon, where a loop can; else the next message does it. From anywhere."""
+        for loop in self.loops.values():
+            loop.call(self)
 
 
 class Instant(Protocol):

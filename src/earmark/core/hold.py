@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from earmark.core.admission import States
 from earmark.ids import Id, id_of, name_of, next_id
@@ -37,12 +37,16 @@ class Hold:
         shares: the scopes by which it was judged, if those were others: shares of its own, or some that refused.
         charge: what a ledger holds for it; unset where nothing is spent.
         travels: set once its name or a token of it was given out: another process may resolve it.
+        dropped: set once its handle was collected while open.
+        tried: how this process has tried to resolve it, where the store may have heard of that or not: a verb and what
+            goes with it, or nothing where it has tried in several ways; unset until a try has failed.
     """
 
     __slots__ = (
         "asks",
         "at",
         "charge",
+        "dropped",
         "id",
         "lease_us",
         "place",
@@ -52,6 +56,7 @@ class Hold:
         "shares",
         "told",
         "travels",
+        "tried",
     )
 
     # Filled where it is made, by `restored` or, on the way of every request, by hand: a call of `__init__`
@@ -68,6 +73,8 @@ class Hold:
     shares: tuple[Scope, ...]
     travels: bool
     charge: object
+    dropped: bool
+    tried: tuple[Any, ...]
 
     @classmethod
     def restored(
@@ -139,6 +146,10 @@ class Hold:
     def alias(self) -> object:
         """What this process knows it by: the name that its caller chose, or its id, which is like no name."""
         return self.request_id or (self.id,)
+
+    def has_tried(self, *tried: object) -> None:
+        """A try to resolve it has failed, and the store may have heard of it."""
+        self.tried = tried if getattr(self, "tried", tried) == tried else ()
 
     def once_more(self) -> Hold:
         """The same ask under another id: what is left of the first must not stand in its way."""

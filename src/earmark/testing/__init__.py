@@ -2,8 +2,9 @@
 
     ManualClock                  a clock that moves when a test says so
     check_backend                holds a backend to the contract of all backends
+    charged                      what a stream must have cost, by what an observer saw of it
     FaultyBackend                a backend whose messages go wrong as a script says
-    fake_redis_backend           the Redis backend on fakeredis (which has to be installed)
+    fake_redis_backend           the Redis backend on fakeredis (`fakeredis[lua]` has to be installed)
     provider                     a stand-in for a provider over HTTP
     rows, contract, plain        the notation of the contract, its cases, and a backend to start from
     pytest                       the contract as a test of pytest
@@ -12,6 +13,7 @@
 What needs pytest, hypothesis or fakeredis (`pip install "earmark[testing]"`) imports it where it is used.
 """
 
+from earmark.testing.charging import charged
 from earmark.testing.checking import ContractBroken, Failure, check_backend
 from earmark.testing.clock import ManualClock
 from earmark.testing.contract import CONTRACT, Case
@@ -30,6 +32,7 @@ __all__ = [
     "Fault",
     "FaultyBackend",
     "ManualClock",
+    "charged",
     "check_backend",
     "fake_redis_backend",
     "slow",

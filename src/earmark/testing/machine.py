@@ -19,7 +19,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from earmark.backends.memory import MemoryBackend
 from earmark.backends.protocol import Backend
@@ -43,6 +43,17 @@ def _drawn(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T]:
     return drawn()
 
 
+def _has_asked(machine: LimiterMachine) -> bool:
+    """Whether there is a reservation to do something with, be it open or not."""
+    return machine.driver is not None and bool(machine.driver.pairs)
+
+
+def _has_open(machine: LimiterMachine) -> bool:
+    """Whether one of the latest is open."""
+    driver = machine.driver
+    return driver is not None and (last := driver.pick(0)) is not None and last.hold.state == "open"
+
+
 class LimiterMachine(RuleBasedStateMachine):
     """Random steps on a limiter, each compared with what the plain model says.
 
@@ -54,7 +65,7 @@ class LimiterMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._runner = asyncio.Runner()
-        self._driver: Driver | None = None
+        self.driver: Driver | None = None
 
     def make_backend(self, clock: ManualClock) -> Backend:
         """Return a backend in which nothing is kept, on this clock; its leases are a minute."""
@@ -71,11 +82,16 @@ class LimiterMachine(RuleBasedStateMachine):
     @initialize(offers=_drawn(drawing.offers()))
     def begin(self, offers: tuple[steps.Offer, ...]) -> None:
         """Take two or three scopes."""
-        self._driver = Driver(offers, self._make, self.run)
+        self.driver = Driver(offers, self._make, self.run)
 
     @rule(step=_drawn(drawing.pre_commits))
     def pre_commit(self, step: steps.PreCommit) -> None:
         """Ask, under an id of the caller's or without one."""
+        self._step(step)
+
+    @rule(step=_drawn(drawing.pre_commits))
+    def pre_commit_another(self, step: steps.PreCommit) -> None:
+        """The same: what nothing was taken for cannot be resolved."""
         self._step(step)
 
     @rule(step=_drawn(drawing.agains))
@@ -83,11 +99,19 @@ class LimiterMachine(RuleBasedStateMachine):
         """Ask for an id again."""
         self._step(step)
 
+    @precondition(_has_asked)
     @rule(step=_drawn(drawing.settles))
     def settle(self, step: steps.Settle) -> None:
         """Settle."""
         self._step(step)
 
+    @precondition(_has_open)
+    @rule(step=_drawn(drawing.settles_last))
+    def settle_what_is_open(self, step: steps.Settle) -> None:
+        """Settle, as long as something is open: that is what most of a gateway's requests come to."""
+        self._step(step)
+
+    @precondition(_has_asked)
     @rule(step=_drawn(drawing.endings))
     def finish(self, step: steps.Finish) -> None:
         """Close, abandon, cancel, renew, or drop the handle."""
@@ -115,7 +139,7 @@ class LimiterMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Let everything be over, and see that nothing is used any more."""
-        driver = self._driver
+        driver = self.driver
         try:
             if driver is not None and driver.sound:
                 driver.end()
@@ -132,5 +156,5 @@ class LimiterMachine(RuleBasedStateMachine):
         return self.run(make())  # type: ignore[no-any-return]
 
     def _step(self, step: steps.Step) -> None:
-        if self._driver is not None:
-            self._driver.step(step)
+        if self.driver is not None:
+            self.driver.step(step)

@@ -41,7 +41,7 @@ class Suspicion:
 
 
 class Oracle:
-    """An observer that fails on over-admission (R1), on a second resolution (R5), and on what is left open.
+    """An observer that fails on over-admission (R1), on a second resolution (R5), and on what is left open or dropped.
 
         oracle = Oracle(alice, gpt4o, clock=clock)
         limiter = Limiter(backend, observers=[oracle])
@@ -55,14 +55,18 @@ class Oracle:
         scopes: whose limits are watched, as requests have them; about the counts of others it says nothing.
         clock: the clock of the backend.
         lease: seconds of the shortest lease in use. A slot that may have lapsed is not counted.
+        drops: whether handles may be dropped while open; else each that Python has collected is a fault.
     """
 
-    def __init__(self, *scopes: Scope, clock: Clock, lease: float = 60.0) -> None:
+    def __init__(
+        self, *scopes: Scope, clock: Clock, lease: float = 60.0, drops: bool = False
+    ) -> None:
         self._clock = clock
         self._places = {scope.key: place_of(scope) for scope in scopes}
         self._model = Model(lease_microseconds(lease))
         self._open: dict[str, Hold] = {}
-        self._known: set[str] = set()
+        self._drops = drops
+        self._asked: dict[str, str] = {}  # what each has asked, and of whom
         self._suspicions: list[Suspicion] = []
         self._faults: list[str] = []
         self._scopes = scopes
@@ -104,9 +108,13 @@ class Oracle:
         Raises:
             InvariantBroken: something impossible was heard, a reservation is open, or a slot is held.
         """
+        statuses = await limiter.peek(*self._scopes)  # what finalisers have noted is done by then
         faults = [*self._faults, *(one.text for one in self._suspicions)]
-        faults += [f"{name!r} was admitted and never resolved (R15)" for name in self._open]
-        for scope in await limiter.peek(*self._scopes):
+        faults += [
+            f"{name!r} was admitted and never resolved (R15): {self._asked[name]}"
+            for name in self._open
+        ]
+        for scope in statuses:
             for one in scope.limits:
                 if one.limit.metric == CONCURRENCY and one.used:
                     faults.append(f"{scope.key!r}: {one.used} slots are held by nobody (R7, R10)")
@@ -137,15 +145,17 @@ class Oracle:
         if isinstance(hold, Hold):
             hold.keep_until = math.inf
             self._open[name] = hold
-            self._known.add(name)
+            self._asked[name] = _described(event)
 
     def _resolved(self, event: Event) -> None:
         name = event.request_id or ""
         hold = self._open.pop(name, None)
         if hold is None:
-            what = "a second time" if name in self._known else "and was never admitted"
+            what = "a second time" if name in self._asked else "and was never admitted"
             self._faults.append(f"{name!r} is {event.kind} {what} (R5)")
             return
+        if event.dropped and not self._drops:
+            self._faults.append(f"{name!r} was dropped while open (R15): {self._asked[name]}")
         before = self._counts(hold)
         model = self._model
         if event.kind == "settled":
@@ -174,6 +184,11 @@ class Oracle:
         for key in event.keys:
             if tokens and key in self._places:
                 self._model.add(key, tokens)
+
+
+def _described(event: Event) -> str:
+    asked = ", ".join(f"{amount} {metric}" for metric, amount in event.asked.items())
+    return f"{', '.join(event.keys)}, which asked {asked or 'nothing'}"
 
 
 def _as_named(used: Mapping[str, int]) -> Mapping[str, int]:

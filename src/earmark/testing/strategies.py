@@ -73,9 +73,10 @@ def bodies(dialects: Collection[str] | None = None) -> st.SearchStrategy[Body]:
     Raises:
         ValueError: there are no streams of such a dialect.
     """
-    unknown = set(dialects or ()) - {one.dialect for one in ALL}
+    known = {one.dialect for one in ALL}
+    unknown = set(dialects or ()) - known
     if unknown:
-        msg = f"there are no streams of {', '.join(sorted(unknown))}"
+        msg = f"there are no streams of {', '.join(sorted(unknown))}: there are {', '.join(sorted(known))}"
         raise ValueError(msg)
     return _bodies(None if dialects is None else frozenset(dialects))
 

@@ -102,7 +102,7 @@ class RedisBackend:
             msg = f"on_outage must be one of {', '.join(get_args(OnOutage))}, not {on_outage!r}"
             raise ValueError(msg)
         lease_us = lease_microseconds(lease)
-        self.desk = Desk()
+        self.desk = Desk(tells_loops=True)
         self.name = f"redis:{namespace}"
         self._topology = topology
         self._messages = Messages(topology.keys, lease_us)
@@ -303,6 +303,7 @@ class RedisBackend:
 
     def _post(self, client: Client, before: Post | None, *, brief: bool) -> Post:
         """What a loop gets that has nothing yet, or whose line is over: what is at work there is renewed as before."""
+        self.desk.serve_here()
         carrier = self._topology.carrier(client, self._header, self._standing, brief=brief)
         sleep: Callable[[float], Awaitable[object]] = getattr(self.clock, "sleep", asyncio.sleep)
         now = time.monotonic if sleep is asyncio.sleep or self.clock is None else self.clock

@@ -12,11 +12,10 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Final
 
+from earmark.backends.delivery import is_shutting_down
+
 OURS: Final = "earmark.redis"
 """What the names of the tasks begin with that serve a loop."""
-
-# The methods of a loop by which it is shut down: `shutdown_asyncgens` and `shutdown_default_executor`.
-_SHUTTING_DOWN: Final = "shutdown_"
 
 # Seconds after which it is seen whether the loop goes on on which a task was interrupted.
 _INTERRUPTED: Final = 0.05
@@ -24,18 +23,13 @@ _INTERRUPTED: Final = 0.05
 
 def is_ending() -> bool:
     """Whether others on the running loop are going, or it is being shut down already."""
-    return others_are_going() or any(_shuts_down(task) for task in asyncio.all_tasks())
+    return others_are_going() or is_shutting_down()
 
 
 def others_are_going() -> bool:
     """Whether a task on the running loop that is none of ours is being cancelled now."""
     tasks = asyncio.all_tasks()
     return any(task.cancelling() and not task.get_name().startswith(OURS) for task in tasks)
-
-
-def _shuts_down(task: asyncio.Task[object]) -> bool:
-    name: str = getattr(task.get_coro(), "__qualname__", "")
-    return name.rpartition(".")[2].startswith(_SHUTTING_DOWN)
 
 
 class Beginning(Coroutine[Any, Any, None]):

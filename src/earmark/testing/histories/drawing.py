@@ -159,6 +159,7 @@ pre_commits = st.builds(
     _all(_named, _names, _leases, _images),
 )
 settles = _all(_settled, ASKS + USAGES + MAPPINGS, HOLDS)
+settles_last = _all(_settled, ASKS + USAGES + MAPPINGS, (0,))
 adds = _all(_added, (1, -3, *ASKS, *USAGES), _names[:-1], (False, True), SMALL)
 agains = _all(Again, HOLDS)
 finishes = _all(Finish, _hows, HOLDS)

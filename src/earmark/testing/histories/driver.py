@@ -17,6 +17,7 @@ from earmark.errors import RateLimited, RequestIdConflict
 from earmark.reservation import Reservation
 from earmark.testing.clock import ManualClock
 from earmark.testing.histories import steps as do
+from earmark.testing.histories.differing import expect_alike
 from earmark.testing.histories.gateway import Gateway, Run
 from earmark.testing.histories.model import Model
 from earmark.testing.histories.player import AGES, START, Player
@@ -112,16 +113,7 @@ class Driver(Player):
 
     def compare(self, got: Any, expected: Statuses) -> None:
         """Statuses equal the model's, and each `reset_after` is when nothing is used, and no later."""
-        shown = tuple(
-            (
-                status.key,
-                tuple(
-                    (line_of(s.limit), s.used, s.remaining, s.would_refuse) for s in status.limits
-                ),
-            )
-            for status in got
-        )
-        expect("what the scopes show (R1-R8, R10, R17)", shown, expected)
+        expect_alike("what the scopes show (R1-R8, R10, R17)", got, expected)
         for status in got:
             for one in status.limits:
                 self.check_reset(status.key, line_of(one.limit), one.reset_after)

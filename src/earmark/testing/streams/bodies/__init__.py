@@ -17,6 +17,7 @@ from earmark.testing.streams.bodies import (
     others,
     responses,
 )
+from earmark.testing.streams.bodies.shape import Stream
 
 STREAMS: Final = (
     *openai.STREAMS,
@@ -33,3 +34,15 @@ ENDINGS: Final = (
     *others.ENDINGS,
 )
 ALL: Final = (*STREAMS, *ENDINGS)
+
+
+def stream(name: str) -> Stream:
+    """The stream of a name: what the repr of one says.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return _BY_NAME[name]
+
+
+_BY_NAME: Final = {one.name: one for one in ALL}

@@ -37,6 +37,10 @@ class Stream:
     reasons: Mapping[int, str] = field(default_factory=lambda: {0: "stop"})
     n: int = 1
 
+    def __repr__(self) -> str:
+        """By its name, since its events may fill a screen: `earmark.testing.streams.bodies.stream` has it."""
+        return f"stream({self.name!r})"
+
     def sse(self, newline: str = "\n") -> bytes:
         """The stream as server-sent events."""
         return "".join(_sse(name, data, newline) for name, data in self.events).encode()
