@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from earmark import BudgetExceeded, Limiter
 from earmark.ledger import Budget, Ledger, Spend
+from earmark.ledger.line import Line
 from earmark.ledger.store import _look
 from tests.ledgers import NOON, adds_up, usd
 
@@ -63,6 +64,28 @@ async def test_callers_who_wait_together_share_a_commit(tmp_path: Path) -> None:
         assert (standing.spent, standing.pending) == (usd("0.5") * (ROOM + 1), usd(0))
         assert len(await ledger.rows()) == ROOM + 1
         await adds_up(ledger)
+    await engine.dispose()
+
+
+async def test_who_comes_after_a_task_that_was_cancelled_before_it_began_is_served(
+    tmp_path: Path,
+) -> None:
+    """A program may cancel all its tasks and go on."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/spend.db")
+    line = Line(engine, timeout=60)
+
+    async def one(connection: AsyncConnection) -> int:
+        return int(await connection.scalar(text("SELECT 1")) or 0)
+
+    asks = asyncio.create_task(line.run(one))
+    await asyncio.sleep(0)
+    serves: Any = line._task
+    for task in (asks, serves):
+        task.cancel()
+    await asyncio.wait([asks, serves])
+    async with asyncio.timeout(10):
+        assert await line.run(one) == 1
+    await line.aclose()
     await engine.dispose()
 
 

@@ -66,10 +66,10 @@ class Known:
         """Nobody is there."""
 
 
-def line_to(*wires: Known) -> Line:
+def line_to(*wires: Known, outbox: Outbox | None = None) -> Line:
     """A line whose connections are these, one after the other."""
     coming = iter(wires)
-    outbox = Outbox(10)
+    outbox = Outbox(10) if outbox is None else outbox
 
     async def dial() -> Dialed:
         return Dialed(next(coming), scripts(allow_oom=True))
@@ -129,3 +129,16 @@ async def test_c55_what_is_owed_at_the_end_goes_where_no_reply_is_to_come() -> N
         await asked
     assert b"0 0 1 resolve owed" in second.sent[0]
     assert not line._outbox
+
+
+@pytest.mark.parametrize(
+    "reply", [b"\xff\xfe", b"another held", b"", 5, None, [b"peek held"], b"peek held\0"]
+)
+async def test_what_is_no_answer_is_asked_for_once_more_on_another_connection(
+    reply: object,
+) -> None:
+    """C55: nothing that comes on that connection is believed, and the store is well."""
+    line = line_to(Known([reply]), Known([b"peek held"]))
+    assert await line.ask(Message("peek", "peek", (), "")) == "held"
+    assert line.down is None
+    await line.aclose(0)

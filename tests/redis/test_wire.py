@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, Final
 
@@ -270,6 +271,27 @@ async def test_nothing_is_written_to_a_transport_that_closes() -> None:
     await asyncio.sleep(0)
     assert transport.written == b""
     assert [type(one) for one in told] == [exceptions.ConnectionError]
+
+
+def test_r19_wires_of_two_threads_are_lost_at_the_same_moment() -> None:
+    """R19: that is what a restart of the server is; whoever is told of one hears it while the other is told of."""
+    told = threading.Event()
+    together = [False]
+
+    async def lose(done: Callable[[Replies], object]) -> None:
+        wire, transport, _ = stream_wire()
+        transport.left = True
+        wire.call([b"asked"], 1, done)
+        await asyncio.sleep(0)
+
+    def wait(_: Replies) -> None:
+        other = threading.Thread(target=asyncio.run, args=[lose(lambda _: told.set())])
+        other.start()
+        together[0] = told.wait(5)
+        other.join()
+
+    asyncio.run(lose(wait))
+    assert together == [True]
 
 
 async def test_who_waits_is_told_that_the_server_has_gone() -> None:

@@ -44,7 +44,9 @@ class Line:
         """Run work in a transaction; it has happened once this returns."""
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(work, answer))
-        if self._task is None:
+        if (
+            self._task is None or self._task.done()
+        ):  # one that is cancelled before it has begun leaves no word
             self._task = asyncio.create_task(self._serve())
         return await answer
 

@@ -34,6 +34,9 @@ _PART_OF_A_CLUSTER: Final = (
     " RedisCluster of redis.asyncio"
 )
 
+# So often a script that the server does not know is loaded.
+_LOADS: Final = 3
+
 _FLAGGED: Final = "#!lua flags=allow-oom\nreturn 1"
 _CLOCK: Final = "return redis.call('TIME')"
 
@@ -211,14 +214,18 @@ async def _check_rights(wire: Wire, scripts: Scripts, probe: str, *, clustered: 
     """See that this user's scripts may run every command: one that is denied half-way would leave things half done."""
     keys = (str(len(COMMANDS)), *[probe] * len(COMMANDS))
     messages = [f"1 0 0 rights {name} {name}" for name in COMMANDS]
-    script, arguments = scripts["rights"], (*keys, *("0", "0", "0", "0"), *messages)
+    call = ("EVALSHA", scripts["rights"].sha, *keys, *("0", "0", "0", "0"), *messages)
     try:
-        try:
-            told = await command(wire, "EVALSHA", script.sha, *arguments)
-        except exceptions.NoScriptError:
-            await load(wire, scripts)
-            # Whole: it may be forgotten again by now.
-            told = await command(wire, "EVAL", script.text, *arguments)
+        for _ in range(
+            _LOADS
+        ):  # what was loaded may be forgotten again by the time that it is called
+            try:
+                told = await command(wire, *call)
+                break
+            except exceptions.NoScriptError:
+                await load(wire, scripts)
+        else:
+            told = await command(wire, *call)
     except exceptions.ResponseError as error:
         if not clustered and isinstance(error, exceptions.MovedError):
             raise StoreError(_PART_OF_A_CLUSTER) from error

@@ -157,7 +157,7 @@ def hand_out(calls: list[Call], replies: Sequence[object]) -> Landing:
                 if not asked.is_sent_elsewhere(reply):
                     ailing = _refuse(asked, reply, sent=ran or asked.again) or ailing
         elif isinstance(reply, bytes):
-            ailing = _hand_out(batch, reply.decode().split("\0")) or ailing
+            ailing = _hand_out(batch, reply.decode(errors="replace").split("\0")) or ailing
         else:
             raise reply if isinstance(reply, Exception) else _stranger()
     return Landing(unknown, ailing)

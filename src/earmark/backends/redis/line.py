@@ -24,7 +24,7 @@ from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, unanswered
 from earmark.backends.redis.connection import Dialed
 from earmark.backends.redis.exchange import Landing, call_again, exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
-from earmark.backends.redis.loops import OURS, is_ending, others_are_going
+from earmark.backends.redis.loops import OURS, Beginning, is_ending, others_are_going
 from earmark.backends.redis.messages import Message, has_won
 from earmark.backends.redis.owed import Outbox, Owed, log_failed, log_owed
 from earmark.backends.redis.standing import Standing
@@ -83,7 +83,7 @@ class Line(Trips):
         self._ending = brief and is_ending()  # else the loop has outlived a line, and goes on
         self.down: Exception | None = None
         # The first caller's context is not the line's, which outlives it.
-        self._task = self._loop.create_task(self._run(), name=OURS, context=Context())
+        self._task = self._loop.create_task(Beginning(self._run()), name=OURS, context=Context())
 
     @property
     def over(self) -> bool:

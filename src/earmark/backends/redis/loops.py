@@ -8,7 +8,7 @@ also cancel all its tasks and go on, and some of them may as well: those are mar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Final
 
@@ -30,6 +30,42 @@ def others_are_going() -> bool:
     """Whether a task on the running loop that is none of ours is being cancelled now."""
     tasks = asyncio.all_tasks()
     return any(task.cancelling() and not task.get_name().startswith(OURS) for task in tasks)
+
+
+class Beginning(Coroutine[Any, Any, None]):
+    """A coroutine that begins also where its task was cancelled before that: then its first wait is interrupted.
+
+    Any other ends without a step, and tells nobody whom it was to serve.
+
+    Args:
+        inner: what it does.
+    """
+
+    def __init__(self, inner: Coroutine[Any, Any, None]) -> None:
+        self.__qualname__: str = getattr(inner, "__qualname__", "")  # which a task shows
+        self._inner = inner
+        self._begun = False
+
+    def send(self, value: Any) -> Any:  # noqa: ANN401 - as it is declared there
+        """Go on."""
+        self._begun = True
+        return self._inner.send(value)
+
+    def throw(self, error: Any, *more: Any) -> Any:  # noqa: ANN401 - as it is declared there
+        """Be interrupted."""
+        if not self._begun:
+            wait = self.send(None)
+            if wait is not None and wait.cancel():
+                return wait
+        return self._inner.throw(error, *more)
+
+    def close(self) -> None:
+        """Never go on."""
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Be a part of another one."""
+        return self._inner.__await__()
 
 
 class Lasting:

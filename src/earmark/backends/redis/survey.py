@@ -12,6 +12,7 @@ from typing import Final
 from earmark.backends.redis.chart import Address, Chart, Range
 from earmark.backends.redis.failures import Outage
 from earmark.backends.redis.line import FIRST_PAUSE, LONGEST_PAUSE
+from earmark.backends.redis.loops import OURS, Beginning
 from earmark.backends.redis.trips import PATIENCE
 
 # So many nodes are asked at the same time: the first answer counts.
@@ -75,7 +76,7 @@ class Survey:
 
     def _begin_now(self) -> None:
         self._later = None
-        self._task = self._loop.create_task(self._run(), name="earmark.redis", context=Context())
+        self._task = self._loop.create_task(Beginning(self._run()), name=OURS, context=Context())
 
     async def aclose(self) -> None:
         """Draw nothing any more."""
