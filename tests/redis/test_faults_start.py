@@ -58,7 +58,7 @@ async def test_a_script_clock_may_be_read_a_little_later(
         assert await reservation.cancel()
 
 
-async def test_scripts_that_are_forgotten_at_once_are_sent_whole(
+async def test_scripts_that_are_forgotten_at_once_keep_nobody_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Somebody flushes them between two commands of a connection that is being made: that is nobody's mistake."""

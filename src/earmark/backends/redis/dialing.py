@@ -34,9 +34,6 @@ _PART_OF_A_CLUSTER: Final = (
     " RedisCluster of redis.asyncio"
 )
 
-# So often a script that the server does not know is loaded.
-_LOADS: Final = 3
-
 _FLAGGED: Final = "#!lua flags=allow-oom\nreturn 1"
 _CLOCK: Final = "return redis.call('TIME')"
 
@@ -216,16 +213,13 @@ async def _check_rights(wire: Wire, scripts: Scripts, probe: str, *, clustered: 
     messages = [f"1 0 0 rights {name} {name}" for name in COMMANDS]
     call = ("EVALSHA", scripts["rights"].sha, *keys, *("0", "0", "0", "0"), *messages)
     try:
-        for _ in range(
-            _LOADS
-        ):  # what was loaded may be forgotten again by the time that it is called
-            try:
-                told = await command(wire, *call)
-                break
-            except exceptions.NoScriptError:
-                await load(wire, scripts)
-        else:
+        try:
             told = await command(wire, *call)
+        except exceptions.NoScriptError:
+            await load(wire, scripts)
+            told = await command(wire, *call)
+    except exceptions.NoScriptError:
+        return  # it was forgotten again meanwhile, and what is missing shows with the first message that needs it
     except exceptions.ResponseError as error:
         if not clustered and isinstance(error, exceptions.MovedError):
             raise StoreError(_PART_OF_A_CLUSTER) from error
