@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from redis.asyncio import RedisCluster as AsyncRedisCluster
 
-from earmark import BackendUnavailable
+from earmark import BackendUnavailable, RedisBackend
 from earmark.backends.redis.chart import SLOTS, Chart, Range
 from earmark.backends.redis.dialing import slots_of
 from earmark.backends.redis.survey import Survey
@@ -179,3 +180,13 @@ async def test_who_is_at_work_is_believed_before_others(is_enough: bool) -> None
     assert len(asked) == min(len(expected), 3)
     assert set(asked) <= expected
     assert any(one in seeds for one in asked) == (expected != set(well))
+
+
+def test_b53_an_older_client_of_a_cluster_says_which_one_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B53: redis-py's tells the nodes that it was given since 7.1."""
+    client = AsyncRedisCluster(host="127.0.0.1", port=1)
+    monkeypatch.delattr(client, "startup_nodes")
+    with pytest.raises(TypeError, match=r"needs redis-py 7\.1 or later"):
+        RedisBackend(client)

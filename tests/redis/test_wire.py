@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
+from redis.asyncio.connection import Connection
 
 from earmark.backends.redis import dialing
 from earmark.backends.redis.wire import (
@@ -28,6 +29,7 @@ from earmark.backends.redis.wire import (
 )
 from tests.reached import Reached
 from tests.redis.wire import until
+from tests.servers import HOST, RedisServer
 
 pytestmark = pytest.mark.anyio
 
@@ -98,8 +100,8 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.left
 
-    def writelines(self, list_of_data: Iterable[Any]) -> None:
-        self.written += b"".join(list_of_data)
+    def write(self, data: Any) -> None:
+        self.written += data
 
     def abort(self) -> None:
         self.aborted = self.left = True
@@ -241,7 +243,7 @@ async def test_c55_what_comes_before_it_was_asked_is_nobodys_answer(early: bytes
     wire, transport, _ = stream_wire()
     wire.data_received(early)
     assert transport.aborted
-    assert wire.lost
+    assert not wire.free
     with pytest.raises(exceptions.ConnectionError, match=LOST):
         await ask(wire, b"asked")
     assert transport.written == b""
@@ -257,7 +259,7 @@ async def test_what_is_pushed_may_come_in_pieces_while_nobody_asks() -> None:
     await asyncio.sleep(0)
     wire.data_received(b"+OK\r\n>1\r\n:")
     assert await asking == [b"OK"]
-    assert not wire.lost
+    assert wire.free
 
 
 async def test_nothing_is_written_to_a_transport_that_closes() -> None:
@@ -299,7 +301,7 @@ async def test_who_waits_is_told_that_the_server_has_gone() -> None:
     asking = asyncio.ensure_future(ask(wire, b"asked"))
     await asyncio.sleep(0)
     wire.eof_received()
-    assert wire.lost
+    assert not wire.free
     wire.connection_lost(None)
     for _ in range(2):
         with pytest.raises(exceptions.ConnectionError, match=LOST):
@@ -380,15 +382,18 @@ async def test_a_connection_without_a_transport_is_used_by_its_methods() -> None
     assert connection.sent == b"ab" + pack("GET", "é")
 
 
-async def test_a_round_trip_by_methods_that_is_cancelled_has_failed() -> None:
-    """A loop that ends cancels its task, as it does all others: whoever waits is told."""
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_round_trip_by_methods_that_is_cancelled_has_failed(begun: bool) -> None:
+    """A loop that ends cancels its task, as it does all others: whoever waits is told, also where it had not begun."""
     wire = MethodsWire(Stands(b"late"))
     told: list[Replies] = []
     wire.call([b"asked"], 1, told.append)
-    await asyncio.sleep(0)
+    if begun:
+        await asyncio.sleep(0)
     (task,) = [one for one in asyncio.all_tasks() if one.get_name() == "earmark.redis.wire"]
     task.cancel()
     await asyncio.wait([task])
+    await asyncio.sleep(0)
     (failed,) = told
     assert isinstance(failed, exceptions.ConnectionError)
 
@@ -397,3 +402,39 @@ def test_a_push_stands_for_no_reply() -> None:
     """It is read to its end all the same."""
     assert reply_at(bytearray(b">1\r\n:1\r\n+OK\r\n"), 0) == (PUSH, 8)
     assert reply_at(bytearray(b">1\r\n:1"), 0) is None
+
+
+class Counting(Connection):
+    """A class of the user's own, which does something besides."""
+
+    async def read_response(self, *arguments: Any, **named: Any) -> Any:
+        return await super().read_response(*arguments, **named)
+
+
+async def test_what_a_class_of_the_users_own_does_is_not_passed_over(
+    shared_redis: RedisServer, namespace: str
+) -> None:
+    """Its methods are used; those of redis-py's own classes are not."""
+    for kind, expected in ((Counting, MethodsWire), (Connection, StreamWire)):
+        connection: Any = kind(host=HOST, port=shared_redis.port)
+        await connection.connect()
+        wire = wire_of(connection)
+        assert type(wire) is expected
+        assert await command(wire, "SET", namespace, "x", "PX", "1000") == b"OK"
+        await wire.close(at_once=False)
+
+
+async def test_a_wire_with_a_reply_to_come_is_not_free() -> None:
+    """C55: whoever asked may have gone; the reply is none to what is sent next."""
+    wire, _, _ = stream_wire()
+    asking = asyncio.ensure_future(ask(wire, b"asked"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert not wire.free
+    wire.data_received(b"+late\r\n")
+    assert wire.free
+    wire.call([b"more"], 1, lambda _: None)
+    with pytest.raises(exceptions.ConnectionError):
+        await ask(wire, b"too much")
+    assert not wire.free

@@ -99,8 +99,8 @@ class _Wire:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def lost(self) -> bool:
-        return self._inner.lost
+    def free(self) -> bool:
+        return self._inner.free and (self._task is None or self._task.done())
 
     def call(
         self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
@@ -125,6 +125,7 @@ class _Wire:
                 self._wires.sent["answered"] += 1
                 await self._wires.at("applied")
         self._wires.tell_answered()
+        self._task = None
         done(replies)
 
     async def close(self, *, at_once: bool) -> None:

@@ -89,7 +89,11 @@ class ToCluster:
         check_clock: bool,
     ) -> None:
         self.keys = TaggedKeys(namespace)
-        self._chart = Chart((str(node.host), int(node.port)) for node in client.startup_nodes)
+        nodes = getattr(client, "startup_nodes", None)
+        if nodes is None:
+            msg = "a Redis Cluster needs redis-py 7.1 or later"
+            raise TypeError(msg)
+        self._chart = Chart((str(node.host), int(node.port)) for node in nodes)
         self.outbox = Rack(owed, self._chart.address_of)
         self._timeout = timeout
         self._check_clock = check_clock

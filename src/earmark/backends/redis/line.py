@@ -79,7 +79,7 @@ class Line(Trips):
         self._too_late = False
         self._owed_first = False
         self._pause, self._end_pause = FIRST_PAUSE, _END_PAUSE
-        self._leaving = self._closing = False
+        self._draining = self._closing = False
         self._ending = brief and is_ending()  # else the loop has outlived a line, and goes on
         self.down: Exception | None = None
         # The first caller's context is not the line's, which outlives it.
@@ -119,7 +119,7 @@ class Line(Trips):
 
     async def aclose(self, seconds: float) -> None:
         """Answer who has asked and deliver what is owed, for at most so many seconds, and close."""
-        self._leaving = True
+        self._draining = True
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -183,11 +183,11 @@ class Line(Trips):
     async def _send_again(self) -> None:
         """What was under way goes out again, on a new connection: the old one may have a reply to come."""
         fresh = list(unanswered(self._flight))
-        self._flight = []
-        self._stranded = None
         for asked in reversed(fresh):
             asked.again = True
             self._waiting.appendleft(asked)
+        self._flight = []
+        self._stranded = None
         await self._hang_up()
 
     async def _step(self) -> None:
@@ -259,12 +259,12 @@ class Line(Trips):
 
     async def _ready(self) -> Dialed:
         """The connection, made where there is none."""
-        if self._dialed is not None and self._dialed.wire.lost:
+        if self._dialed is not None and not self._dialed.wire.free:
             await self._hang_up()
         if self._dialed is None:
             self._proven = False
             deadline = self._watch.deadline()
-            for asked in self._waiting:
+            for asked in (*self._flight, *self._waiting):
                 asked.deadline = deadline
             self._watch.patient = True
             try:
@@ -373,8 +373,8 @@ class Line(Trips):
                 still.extend(Owed(one.since, follows) for follows in one.message.then)
         self._outbox.settle(owed, still, failed)
 
-    def _is_leaving(self) -> bool:
-        return self._ending or self._leaving
+    def _is_wanted(self) -> bool:
+        return self._ending or self._draining
 
     def _give_up(self) -> None:
         """Interrupt the round that is under way."""

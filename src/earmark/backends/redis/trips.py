@@ -56,7 +56,7 @@ class Trips(ABC):
         self._stranded: Landing | Exception | None = None  # what is left of a round trip
         self._watch = Watch(self._loop, timeout, self._oldest, self._give_up)
         self._gate = Gate(self._watch, timeout, PATIENCE * timeout)
-        self._leaves = False  # whether a round trip begins with the next turn of the loop
+        self._about_to_leave = False  # whether a round trip begins with the next turn of the loop
         self._context = Context()  # none of a caller's
         self._wake = asyncio.Event()
         self._parked = False  # whether whoever is woken by that has nothing to do
@@ -70,7 +70,7 @@ class Trips(ABC):
         """The store is of no use now."""
 
     @abstractmethod
-    def _is_leaving(self) -> bool:
+    def _is_wanted(self) -> bool:
         """Whether whoever is woken has more to do as soon as everybody is answered."""
 
     @property
@@ -86,16 +86,16 @@ class Trips(ABC):
         """Send it with the next round trip, together with whatever else is asked in this turn of the loop."""
         self._waiting.append(asked)
         self._watch.begin()
-        if not self._flight and not self._leaves:
-            self._leaves = True
+        if not self._flight and not self._about_to_leave:
+            self._about_to_leave = True
             self._loop.call_soon(self._leave, context=self._context)
 
     def _leave(self) -> None:
         """This turn of the loop is over."""
-        self._leaves = False
+        self._about_to_leave = False
         if self._flight:
             return
-        if self._parked and self._dialed is not None and not self._dialed.wire.lost:
+        if self._parked and self._dialed is not None and self._dialed.wire.free:
             self._take_off(self._dialed)
         else:
             self._wake.set()
@@ -135,7 +135,7 @@ class Trips(ABC):
             self._wake.set()
         elif landing.unknown:
             self._strand(landing)
-        elif self._outbox.deliverable or self._is_leaving():
+        elif self._outbox.deliverable or self._is_wanted():
             self._wake.set()
         elif self._waiting:
             self._leave()

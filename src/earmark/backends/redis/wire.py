@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from redis import exceptions
-from redis.asyncio.connection import DefaultParser
+from redis.asyncio.connection import AbstractConnection, DefaultParser
 
-from earmark.backends.redis.loops import OURS, Beginning
+from earmark.backends.redis.loops import OURS
 
 Replies = Sequence[object] | Exception
 """One for each command, those that are errors as exceptions; or what the connection has failed at."""
@@ -45,8 +46,8 @@ class Wire(Protocol):
     """One round trip at a time."""
 
     @property
-    def lost(self) -> bool:
-        """Whether the server is known to have gone."""
+    def free(self) -> bool:
+        """Whether it may be called: the server is there, as far as is known, and no reply is to come."""
         ...
 
     def call(
@@ -63,9 +64,18 @@ class Wire(Protocol):
 def wire_of(connection: Any) -> Wire:  # noqa: ANN401 - redis-py's, whose streams are not in its types
     """What uses a connection that stands, and on which no reply is to come."""
     writer = getattr(connection, "_writer", None)
-    if isinstance(writer, asyncio.StreamWriter):
+    if isinstance(writer, asyncio.StreamWriter) and _is_redis_pys(type(connection)):
         return StreamWire(connection, writer)
     return MethodsWire(connection)
+
+
+def _is_redis_pys(kind: Any) -> bool:  # noqa: ANN401 - a class
+    """Whether a class reads and writes as redis-py does: what a user's own does besides is not passed over."""
+    own: Any = AbstractConnection
+    return (
+        kind.read_response is own.read_response
+        and kind.send_packed_command is own.send_packed_command
+    )
 
 
 async def ask(wire: Wire, *commands: bytes) -> Sequence[object]:
@@ -129,23 +139,25 @@ class StreamWire(asyncio.Protocol):
         self._count = 0  # of the replies that are to come
         self._done: Callable[[Replies], object] | None = None
         self._ended = False
+        self._context = Context()  # none of a caller's
         self._transport.set_protocol(self)
 
     @property
-    def lost(self) -> bool:
-        """Also where the transport knows and has not told yet, or waits with TLS for the server to close."""
-        return self._ended or self._transport.is_closing()
+    def free(self) -> bool:
+        """See `Wire`. A transport may know that the server has gone and not have told yet, or wait for it with TLS."""
+        return not (self._ended or self._count or self._transport.is_closing())
 
     def call(
         self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
     ) -> None:
         """See `Wire`."""
-        self._done = done
-        if self.lost:
-            asyncio.get_running_loop().call_soon(self._fail, None, context=Context())
-        else:
+        free, self._done = self.free, done
+        if free:
             self._count = count
-            self._transport.writelines(commands)
+            # Not `writelines`: in Python 3.12 that does not look whether the transport has lost its connection.
+            self._transport.write(b"".join(commands))
+        else:
+            asyncio.get_running_loop().call_soon(self._fail, None, context=self._context)
 
     async def close(self, *, at_once: bool) -> None:
         """See `Wire`."""
@@ -216,34 +228,36 @@ class MethodsWire:
         connection: stands, and has no reply to come.
     """
 
-    lost = False
-
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
+        self._task: asyncio.Task[list[object]] | None = None
+
+    @property
+    def free(self) -> bool:
+        """See `Wire`."""
+        return self._task is None
 
     def call(
         self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
     ) -> None:
         """See `Wire`."""
         self._task = asyncio.get_running_loop().create_task(
-            Beginning(self._call(list(commands), count, done)),
-            name=f"{OURS}.wire",
-            context=Context(),
+            self._replies(list(commands), count), name=f"{OURS}.wire", context=Context()
         )
+        # Not in the task, which never begins where it is cancelled before.
+        self._task.add_done_callback(partial(self._landed, done), context=Context())
 
-    async def _call(
-        self, commands: list[bytes], count: int, done: Callable[[Replies], object]
-    ) -> None:
-        replies: Replies = exceptions.ConnectionError("the round trip was cancelled")
-        try:
-            replies = await self._replies(commands, count)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
-            replies = error
-        finally:
-            if not self._closed:
-                done(replies)
+    def _landed(self, done: Callable[[Replies], object], task: asyncio.Task[list[object]]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if task is not self._task:  # it was closed
+            return
+        self._task = None
+        if task.cancelled():
+            done(exceptions.ConnectionError("the round trip was cancelled"))
+        elif error is None:
+            done(task.result())
+        else:
+            done(error if isinstance(error, Exception) else exceptions.ConnectionError(str(error)))
 
     async def _replies(self, commands: list[bytes], count: int) -> list[object]:
         replies: list[object] = []
@@ -257,9 +271,9 @@ class MethodsWire:
 
     async def close(self, *, at_once: bool) -> None:
         """See `Wire`."""
-        self._closed = True
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
         await self._connection.disconnect(nowait=at_once)
 
 
