@@ -158,12 +158,9 @@ class Line(Trips):
                         await self._send_again()
         finally:
             self._closing = True
-            in_the_air = bool(self._flight)
-            left = in_the_air or self._waiting or self._outbox or self.down
+            left = self._flight or self._waiting or self._outbox or self.down
             self._fail_all(CLOSED)
             self._watch.end()
-            if in_the_air:  # a reply is to come, which is none to what is sent next
-                await self._hang_up()
             if left:
                 await self._deliver_the_last()
             await self._hang_up(at_once=self._ending)
