@@ -419,7 +419,7 @@ async def test_what_a_class_of_the_users_own_does_is_not_passed_over(
         connection: Any = kind(host=HOST, port=shared_redis.port)
         await connection.connect()
         wire = wire_of(connection)
-        assert type(wire) is expected
+        assert isinstance(wire, expected)
         assert await command(wire, "SET", namespace, "x", "PX", "1000") == b"OK"
         await wire.close(at_once=False)
 
