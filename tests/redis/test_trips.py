@@ -142,3 +142,19 @@ async def test_what_is_no_answer_is_asked_for_once_more_on_another_connection(
     assert await line.ask(Message("peek", "peek", (), "")) == "held"
     assert line.down is None
     await line.aclose(0)
+
+
+async def test_b52_a_reply_behind_the_deadline_is_nobodys() -> None:
+    """B52, C55: who has waited for too long is told at once, and what comes then changes nothing."""
+    line = line_to(Known([b"one held"]))
+    asked = line.ask(Message("peek", "one", (), ""))
+    await until(lambda: bool(line._flight))
+    line._give_up()
+    assert asked.done()  # before anything else happens in this turn of the loop
+    with pytest.raises(Outage, match="no answer within"):
+        await asked
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert isinstance(line.down, Outage)
+    assert not line.asked
+    await line.aclose(0)

@@ -297,6 +297,7 @@ class Line(Trips):
     async def _recover(self) -> None:
         """Try once, after a pause: the store is back when it has what it was owed, and takes writes."""
         await self._hang_up()
+        self._stranded = None  # a round trip that everybody has been told of
         await asyncio.sleep(self._pause * random.uniform(0.5, 1))  # noqa: S311 - a spread, not a secret
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         ailing: Exception | None = None
@@ -374,9 +375,13 @@ class Line(Trips):
         return self._ending or self._draining
 
     def _give_up(self) -> None:
-        """Interrupt the round that is under way."""
-        self._too_late = True
-        self._task.cancel()
+        """An answer that comes in this very turn of the loop is too late for whoever waits, and no earlier one is."""
+        if self._parked:
+            self._fall(self._late())
+            self._wake.set()
+        else:
+            self._too_late = True
+            self._task.cancel()
 
     def _is_too_late(self) -> bool:
         """Whether it was the deadline that has interrupted this task, and nothing else has."""
