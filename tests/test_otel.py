@@ -33,6 +33,7 @@ from earmark import (
     Scope,
     Usage,
 )
+from earmark.backends.health import Health
 from earmark.contrib.otel import Telemetry
 from earmark.contrib.otel.bounded import MOST_NAMES
 from earmark.contrib.otel.openings import Openings
@@ -277,6 +278,31 @@ async def test_a_store_in_memory_is_always_there(collected: Collected) -> None:
     del limiter
     gc.collect()
     assert collected.values("earmark.store.down", "store") == {}
+
+
+class Served:
+    """What a limiter is that has made so many round trips."""
+
+    def __init__(self, trips: int) -> None:
+        self.trips = trips
+
+    def health(self) -> Health:
+        return Health(round_trips=self.trips)
+
+
+def test_what_has_gone_takes_nothing_of_a_counter_with_it(collected: Collected) -> None:
+    """A counter that falls is taken for one that begins anew."""
+    telemetry = Telemetry(meter_provider=collected.provider)
+    one, other = Served(1_000), Served(500)
+    telemetry.watch(one)
+    telemetry.watch(other)
+    assert collected.values("earmark.store.round_trips", "store") == {"limits": 1_500}
+    del one
+    gc.collect()
+    assert collected.values("earmark.store.round_trips", "store") == {"limits": 1_500}
+    other.trips = 700
+    assert collected.values("earmark.store.round_trips", "store") == {"limits": 1_700}
+    assert collected.values("earmark.store.down", "store") == {"limits": 0}
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -10,7 +10,7 @@
     pytest                       the contract as a test of pytest
     machine, strategies          for hypothesis: `LimiterMachine`, and what it and others draw
 
-What needs pytest, hypothesis or fakeredis (`pip install "earmark[testing]"`) imports it where it is used.
+What needs pytest or hypothesis (`pip install "earmark[testing]"`), or fakeredis, imports it where it is used.
 """
 
 from earmark.testing.charging import charged

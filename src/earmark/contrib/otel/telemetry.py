@@ -145,7 +145,7 @@ class Telemetry:
         for name, of, unit, said in _GAUGES:
             meter.create_observable_gauge(name, [self._of_health(of)], unit, said)
         for name, of, unit, said in _COUNTERS:
-            meter.create_observable_counter(name, [self._of_health(of)], unit, said)
+            meter.create_observable_counter(name, [self._counted(of)], unit, said)
 
     def watch(self, watched: Watched) -> None:
         """Tell of the health of a limiter or a ledger as well, as long as it lives."""
@@ -249,16 +249,38 @@ class Telemetry:
 
         def tell(_: CallbackOptions) -> Iterator[Observation]:
             sums: dict[str, float] = {}
-            for watched in list(self._watched):
-                health = watched.health()
-                value = of(health)
-                if value is not None:
-                    store = "limits" if isinstance(health, Health) else "ledger"
-                    sums[store] = sums.get(store, 0) + value
+            for _watched, store, value in self._figures(of):
+                sums[store] = sums.get(store, 0) + value
             for store, value in sums.items():
                 yield Observation(value, {"earmark.store": store})
 
         return tell
+
+    def _counted(
+        self, of: Callable[[_Health], float | None]
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        """The same of a figure that only grows: what has gone had counted too, and its part stays."""
+        told: weakref.WeakKeyDictionary[Watched, float] = weakref.WeakKeyDictionary()
+        sums: dict[str, float] = {}
+
+        def tell(_: CallbackOptions) -> Iterator[Observation]:
+            for watched, store, value in self._figures(of):
+                sums[store] = sums.get(store, 0) + max(value - told.get(watched, 0), 0)
+                told[watched] = value
+            for store, value in sums.items():
+                yield Observation(value, {"earmark.store": store})
+
+        return tell
+
+    def _figures(
+        self, of: Callable[[_Health], float | None]
+    ) -> Iterator[tuple[Watched, str, float]]:
+        """One figure of everything that is watched and has it, with the kind of its store."""
+        for watched in list(self._watched):
+            health = watched.health()
+            value = of(health)
+            if value is not None:
+                yield watched, "limits" if isinstance(health, Health) else "ledger", value
 
 
 def _window(limit: Limit) -> str:
