@@ -26,6 +26,7 @@ ROOT: Final = Path(__file__).parent.parent
 
 LIGHT: Final = (
     "tests/test_contract.py",
+    "tests/test_explain.py",
     "tests/test_identity.py",
     "tests/test_leases.py",
     "tests/test_limiter.py",
@@ -47,6 +48,7 @@ BRIEF: Final = (
     "tests/test_cancellation.py",
     "tests/test_cases.py",
     "tests/test_contract.py",
+    "tests/test_explain.py",
     "tests/test_finalisers.py",
     "tests/test_laws.py",
     "tests/test_lifecycle.py",
