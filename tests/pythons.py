@@ -89,8 +89,9 @@ def prepare(interpreter: str, folder: Path) -> str:
     stamp = folder / ".installed"
     if not stamp.exists() or stamp.stat().st_mtime < (ROOT / "pyproject.toml").stat().st_mtime:
         run(interpreter, "-m", "venv", "--without-pip", "--clear", str(folder))
-        pip = (sys.executable, "-m", "pip", "--python", inside, "install", "--quiet")
-        run(*pip, "--editable", str(ROOT), "--group", "light")
+        pip = (sys.executable, "-m", "pip", "--python", inside)
+        what = ("--editable", str(ROOT), "--group", "light")
+        run(*pip, "install", "--quiet", "--no-compile", *what)  # few of its modules are imported
         stamp.touch()
     return inside
 
