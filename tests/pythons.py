@@ -24,24 +24,6 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 
-LIGHT: Final = (
-    "tests/test_contract.py",
-    "tests/test_explain.py",
-    "tests/test_identity.py",
-    "tests/test_leases.py",
-    "tests/test_limiter.py",
-    "tests/test_limiter_machine.py",
-    "tests/test_finalisers.py",
-    "tests/test_once.py",
-    "tests/test_threads.py",
-    "tests/test_waiting.py",
-    "tests/streams/test_closing.py",
-    "tests/streams/test_endings.py",
-    "tests/streams/test_framing.py",
-    "tests/streams/test_observe.py",
-    "tests/streams/test_reservation_streams.py",
-)
-
 # Values, arithmetic, every transition, the contract in memory, one road of streams; and what depends on the interpreter
 # most: cancellation, and finalisers at every instruction.
 BRIEF: Final = (
@@ -56,6 +38,19 @@ BRIEF: Final = (
     "tests/test_values.py",
     "tests/streams/test_endings.py",
     "tests/streams/test_reservation_streams.py",
+)
+
+LIGHT: Final = (
+    *BRIEF,
+    "tests/test_identity.py",
+    "tests/test_leases.py",
+    "tests/test_limiter_machine.py",
+    "tests/test_once.py",
+    "tests/test_threads.py",
+    "tests/test_waiting.py",
+    "tests/streams/test_closing.py",
+    "tests/streams/test_framing.py",
+    "tests/streams/test_observe.py",
 )
 
 # Of what modules import, the only package that the group "light" is without: it takes minutes to install.
