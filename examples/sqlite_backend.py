@@ -18,15 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from earmark import Health, Limit, Limiter, Limits, RequestIdConflict, Scope
-from earmark.backends import Desk, Hold, Seen, Verb
-from earmark.clock import Clock
-from earmark.core.admission import algorithm_of, denials
-from earmark.core.joint import divided, parts_of
-from earmark.core.settlement import used
-from earmark.core.sliding_window import at_window
-from earmark.core.token_bucket import counts_until
-from earmark.ids import name_of
-from earmark.limits import CONCURRENCY, MICROSECONDS, lease_microseconds
+from earmark.backends import (
+    CONCURRENCY,
+    MICROSECONDS,
+    Clock,
+    Desk,
+    Hold,
+    Seen,
+    Verb,
+    lease_microseconds,
+    name_of,
+)
+from earmark.core import algorithm_of, at_window, counts_until, denials, divided, parts_of, used
 from earmark.testing import check_backend
 
 KEEP = (

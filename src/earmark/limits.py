@@ -18,9 +18,11 @@ from earmark.usage import TOKEN_METRICS
 Algorithm = Literal["fixed_window", "sliding_window", "token_bucket"]
 
 CONCURRENCY: Final = "concurrency"
+"""The metric of slots, which are held and not counted."""
 REQUESTS: Final = "requests"
 
 MICROSECONDS: Final = 1_000_000
+"""A second: inside, all times are whole microseconds."""
 MAX_KEY_BYTES: Final = 1024
 # A window's end must still be exact in a double, the one number that Lua has.
 MAX_WINDOW_US: Final = 2**52

@@ -10,8 +10,7 @@ from typing import Any, assert_type
 from hypothesis import strategies as st
 
 from earmark import Limiter, Limits, MemoryBackend, RedisBackend, Scope, Usage
-from earmark.backends import Backend
-from earmark.clock import Clock
+from earmark.backends import Backend, Clock
 from earmark.testing import (
     CONTRACT,
     LOST,

@@ -19,9 +19,7 @@ from earmark.limits import Limits, Scope
 from earmark.testing.histories import drawing
 from earmark.testing.histories.steps import History
 from earmark.testing.histories.translation import scope_of
-from earmark.testing.streams.bodies import ALL
-from earmark.testing.streams.bodies.shape import Stream
-from earmark.testing.streams.sending import Body, Ending, Piece
+from earmark.testing.streams import ALL, Body, Ending, Piece, Stream
 from earmark.usage import Usage
 
 __all__ = ["bodies", "histories", "limits", "scope_sets", "scopes", "usages"]

@@ -38,7 +38,7 @@ class Stream:
     n: int = 1
 
     def __repr__(self) -> str:
-        """By its name, since its events may fill a screen: `earmark.testing.streams.bodies.stream` has it."""
+        """By its name, since its events may fill a screen: `earmark.testing.streams.stream` has it."""
         return f"stream({self.name!r})"
 
     def sse(self, newline: str = "\n") -> bytes:
