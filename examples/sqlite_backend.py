@@ -36,6 +36,7 @@ KEEP = (
     3_600 * MICROSECONDS
 )  # an open reservation can be resolved for so long after its last renewal
 AT_WORK = 2**62  # the end of what is held by a holder at work in this process: it needs no lease
+NEVER = 2**62  # a debt that drains slowly may end after the last moment that a column can hold
 BARE_KEY = tuple(Limits(tpm=0, tph=0, tpd=0))  # what an addition under a bare key counts in, always
 
 SCHEMA = """
@@ -63,7 +64,7 @@ class Count:
         """From when on it does not matter."""
         window = self.limit.window_us
         if self.limit.algorithm == "token_bucket":
-            return counts_until(self.state, window)
+            return min(counts_until(self.state, window), NEVER)
         windows = 1 if self.limit.algorithm == "fixed_window" else 2
         return (self.debited // window + windows) * window
 

@@ -45,6 +45,8 @@ PUBLIC: Final = {
     "earmark.streams": "Dialect DialectFactory Observed ObservedStream observe_stream register",
     "earmark.testing": "CONTRACT LOST LOST_REPLY BackendFactory Case ContractBroken Failure Fault FaultyBackend"
     " ManualClock charged check_backend fake_redis_backend slow timeout_after_apply",
+    "earmark.testing.histories": "Add Again Amend Bad Enforce Finish Gateway History Line Offer Peek PreCommit Replay"
+    " Reset Settle Step Wait WaitFor play",
     "earmark.testing.machine": "Gateway LimiterMachine",
     "earmark.testing.oracle": "InvariantBroken Oracle",
     "earmark.testing.plain": "PlainBackend",

@@ -32,6 +32,28 @@ from earmark.core import (
     parts_of,
     used,
 )
+from earmark.testing import ManualClock
+from earmark.testing.histories import (
+    Add,
+    Again,
+    Amend,
+    Bad,
+    Enforce,
+    Finish,
+    Gateway,
+    History,
+    Line,
+    Offer,
+    Peek,
+    PreCommit,
+    Replay,
+    Reset,
+    Settle,
+    Step,
+    Wait,
+    WaitFor,
+    play,
+)
 from earmark.testing.streams import ALL, ENDINGS, STREAMS, Body, Ending, Piece, Stream, stream
 
 
@@ -71,3 +93,32 @@ def sent(body: Body) -> AsyncIterator[Piece]:
     assert_type(stream("ollama: cut"), Stream)
     known: tuple[Stream, ...] = (*ALL, *STREAMS, *ENDINGS)
     return Body(known[0], body.pieces, ending, whole=False).source()
+
+
+def happened() -> History:
+    """A history is a value."""
+    bucket = Line("tokens", 5, MICROSECONDS, "token_bucket", burst=9)
+    steps: tuple[Step, ...] = (
+        *(PreCommit((0,), Usage(1, 2)), Again(), Settle(0, 3), Finish("cancel"), Add(0, 1)),
+        *(
+            Reset((0,)),
+            Peek(),
+            Wait(5),
+            WaitFor("lease"),
+            Amend(0, 0, 3),
+            Enforce(0),
+            Bad(),
+            Replay(),
+        ),
+    )
+    return History((Offer("a", (("rpm", 5),), also=(bucket,)),), steps)
+
+
+def gateway(clock: ManualClock) -> Gateway:
+    """What it is played on."""
+    return Gateway(MemoryBackend(clock=clock))
+
+
+def played() -> None:
+    """It returns nothing."""
+    assert_type(play(happened(), gateway), None)

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from earmark.amounts import MAX_AMOUNT
 from earmark.limits import Limits, Scope
-from earmark.testing.histories import drawing
-from earmark.testing.histories.steps import History
+from earmark.testing.histories import History, drawing
 from earmark.testing.histories.translation import scope_of
 from earmark.testing.streams import ALL, Body, Ending, Piece, Stream
 from earmark.usage import Usage
@@ -52,9 +51,9 @@ def usages() -> st.SearchStrategy[Usage]:
 def histories(steps: int = 30) -> st.SearchStrategy[History]:
     """Histories of so many steps: a world of scopes, and what happens in it. Its repr is a program to paste.
 
-    `earmark.testing.histories.driver.Driver` plays one through a limiter and through the plain model.
+    `earmark.testing.histories.play` plays one on a gateway or a backend of your own, beside the plain model.
     """
-    return drawing.histories(steps)
+    return drawing.histories(steps, kinds=drawing.OF_ANY_GATEWAY)
 
 
 def _cut(body: bytes, places: Collection[int]) -> list[bytes]:
