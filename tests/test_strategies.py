@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from contextlib import aclosing
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from earmark import Limiter, Limits, MemoryBackend, Reservation, Scope, Usage
 from earmark.streams import Observed, observe_stream
@@ -29,7 +32,7 @@ from earmark.testing.histories import (
     play,
 )
 from earmark.testing.plain import PlainBackend
-from earmark.testing.streams import ALL, Body, stream
+from earmark.testing.streams import ALL, Body, Stream, stream
 from tests.reached import Reached
 from tests.scale import examples
 
@@ -72,6 +75,7 @@ def _read(body: Body) -> None:
     if body.complete:
         assert observed.usage == body.stream.usage
         assert observed.authoritative == body.stream.authoritative
+        assert observed.outcome == body.stream.outcome
     elif body.ending == "error" and observed.outcome != "end":
         assert observed.outcome == "error"
     reached.history({body.stream.dialect, body.ending, "whole" if body.whole else "cut off"})
@@ -211,12 +215,73 @@ def test_b65_charged(usage: Usage | None, authoritative: bool, tokens: int) -> N
     assert charged(20, Observed("closed", usage, authoritative=authoritative)) == tokens
 
 
-def test_an_unknown_dialect_is_told_which_there_are() -> None:
-    """`openai` has a name of its own in the table of dialects."""
-    with pytest.raises(
-        ValueError, match=r"no streams of openai: there are anthropic, .*openai-compatible"
-    ):
-        strategies.bodies({"openai"})
+@pytest.mark.parametrize(
+    ("dialects", "wrong"),
+    [
+        ("openia", "'openia'"),
+        ({"openai", "azure", "groq"}, "'azure', 'groq'"),
+        ((), "no dialect"),
+        ("", "''"),
+    ],
+)
+def test_an_unknown_dialect_is_told_which_there_are(dialects: Any, wrong: str) -> None:
+    """At once, and by names that are one or more: a text is no collection of letters."""
+    there = r"anthropic, bedrock, .*openai, openai-assistants, openai-compatible, .*watsonx$"
+    with pytest.raises(ValueError, match=f"no streams of {wrong}: there are some of {there}"):
+        strategies.bodies(dialects)
+
+
+TABLE: Final = Path(__file__).parent.parent / "docs" / "streams.md"
+
+
+def test_every_dialect_of_the_table_has_bodies() -> None:
+    """By the names that `dialect=` takes, alone or with others; each draws what it reads, and nothing else."""
+    names = re.findall(
+        r"^\| `([a-z-]+)` \| .*\|.*\|.*\|.*\|$", TABLE.read_text("utf-8"), re.MULTILINE
+    )
+    assert {"openai", "openai-compatible", "replicate"} < set(names)
+    for name in names:
+        drawn = _dialects(strategies.bodies(name))
+        assert drawn == {name if name != "openai" else "openai-compatible"}
+    assert _dialects(strategies.bodies({"openai", "gemini"})) == {"openai-compatible", "gemini"}
+
+
+def _dialects(bodies: st.SearchStrategy[Body]) -> set[str]:
+    found: set[str] = set()
+
+    @settings(max_examples=20, phases=[Phase.generate])
+    @given(bodies)
+    def draw(body: Body) -> None:
+        found.add(body.stream.dialect)
+
+    draw()
+    return found
+
+
+@pytest.mark.parametrize("dialect", ["openai", "openai-compatible", None])
+@pytest.mark.parametrize(
+    "known", [one for one in ALL if one.dialect == "openai-compatible"], ids=repr
+)
+def test_what_is_of_openais_shape_means_the_same_to_all_who_read_it(
+    known: Stream, dialect: str | None
+) -> None:
+    """So that `bodies("openai")` draws what a gateway that names that dialect reads."""
+    seen: list[Observed] = []
+
+    async def read() -> None:
+        body = Body(known, (known.framings()[0],), "stop", whole=True)
+        async for _ in observe_stream(
+            body.source(), on_complete=seen.append, expected_choices=known.n, dialect=dialect
+        ):
+            pass
+
+    anyio.run(read)
+    (told,) = seen
+    assert (told.usage, told.authoritative, told.outcome) == (
+        known.usage,
+        known.authoritative,
+        known.outcome,
+    )
 
 
 def test_a_body_is_shown_in_short_and_can_be_pasted() -> None:
