@@ -32,6 +32,7 @@ from earmark.contrib.asgi import ReservedStream
 from earmark.errors import RateLimited
 from earmark.http import Fields, Style, rate_limit_headers, upstream_retry_headers
 from earmark.http.bodies import FIELDS_OF
+from earmark.http.passing import passed_on
 from earmark.limits import Scope
 from earmark.once import ReserveOnce
 from earmark.reservation import Reservation
@@ -46,6 +47,8 @@ _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeou
 # Refused by the provider and not billed; another provider may do it where this one is at fault or has no room.
 _UNBILLED: Final = frozenset({400, 401, 403, 404, 413, 422, 429})
 _ELSEWHERE: Final = frozenset({401, 403, 408, 429, 500, 502, 503, 504, 529})
+
+_JSON: Final = "application/json"
 
 _Fate = Literal["never sent", "unbilled", "unknown"]
 """What became of an attempt that has no answer for the client."""
@@ -142,8 +145,11 @@ async def _ask(
         return "unbilled"
     headers = rate_limit_headers(attempt, asked.fields)
     headers |= upstream_retry_headers(response.headers)
-    media_type = response.headers.get("content-type", "application/json")
+    media_type = passed_on(response.headers, ("content-type",)).get("content-type", _JSON)
     if asked.streams and response.is_success:
+        headers |= passed_on(
+            response.headers, ("content-encoding",)
+        )  # its bytes are untouched (B63)
         stream = attempt.stream(  # from here on the stream resolves it, however it ends
             response.aiter_raw(),
             aclose=response.aclose,
