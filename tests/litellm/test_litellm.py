@@ -271,6 +271,42 @@ def test_slots_are_held_until_the_stream_ends(proxy: Proxy) -> None:
     assert proxy.used("alone")["tokens"] >= 12 + 505
 
 
+def test_c8_an_id_that_a_client_gives_to_two_requests(proxy: Proxy) -> None:
+    """C8: LiteLLM takes a request's id from its client. What is refused does not resolve what runs under it."""
+    proxy.provider.holding.clear()
+    proxy.provider.go_on.clear()
+    url = proxy.url + "/v1/chat/completions"
+    asked = body("hold", stream=True, max_tokens=500)
+    headers = bearer("slow") | {"x-litellm-call-id": "mine"}
+    with (
+        httpx.Client(timeout=60) as client,
+        client.stream("POST", url, json=asked, headers=headers) as stream,
+    ):
+        assert proxy.provider.holding.wait(10)
+        for key, status in (("alone/red", 429), ("slow", 429)):
+            too_much = body("hi", max_tokens=20_000)
+            refused = client.post(url, json=too_much, headers=headers | bearer(key))
+            assert refused.status_code == status
+        assert proxy.used("slow") == {"requests": 1, "tokens": 505, "concurrency": 1}
+        proxy.provider.go_on.set()
+        assert stream.read()
+    assert proxy.used("slow") == {"requests": 1, "tokens": 12, "concurrency": 0}
+
+
+def test_no_provider_is_sent_what_the_hook_marks_a_request_with(proxy: Proxy) -> None:
+    """What a client says of itself is passed on, and nothing of the hook's is."""
+    sent = len(proxy.provider.asked)
+    own = {"user_id": "u"}
+    for path, model in (("/v1/messages", "claude"), ("/v1/chat/completions", "gpt-4o")):
+        answer = proxy.ask("marked", path=path, model=model, max_tokens=500, metadata=own)
+        assert answer.status_code == 200
+    seen = proxy.provider.asked[sent:]
+    assert seen[0]["metadata"] == own
+    assert "earmark" not in json.dumps(seen)
+    assert proxy.free("marked")
+    assert proxy.used("marked") == {"requests": 2, "tokens": 24, "concurrency": 0}
+
+
 def test_rules_teams_and_aliases(proxy: Proxy) -> None:
     """A rule for a model, an alias of it, and a limit per team, as the policies say."""
     assert proxy.ask("ruled", model="gpt-4o").status_code == 200
