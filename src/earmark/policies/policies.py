@@ -15,7 +15,7 @@ from earmark.policies.book import Book
 from earmark.policies.checking import checked
 from earmark.policies.mistakes import PolicyError
 from earmark.policies.reading import Source, of_mapping, read
-from earmark.policies.shape import FilePart
+from earmark.policies.shape import FilePart, GenerateSchema
 from earmark.policies.translating import Found, found
 
 
@@ -202,6 +202,6 @@ def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a policies file, for editors and for checks in other languages."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **FilePart.model_json_schema(),
+        **FilePart.model_json_schema(schema_generator=GenerateSchema),
         "title": "earmark policies",
     }
