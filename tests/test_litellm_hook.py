@@ -253,6 +253,33 @@ def test_what_failed(desk: Desk, sent: bool, error: Exception, used: dict[str, i
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("earlier", "tokens"),
+    [
+        ([ProviderError(500)], 105),
+        ([ConnectionError()], 105),
+        ([ProviderError(500), ProviderError(429)], 105),
+        ([ProviderError(429), ProviderError(429)], 0),
+    ],
+    ids=str,
+)
+def test_c44_an_earlier_attempt_may_be_billed(
+    desk: Desk, earlier: list[Exception], tokens: int
+) -> None:
+    """C44: LiteLLM asks once more, and that is refused unbilled: of what came before nobody knows."""
+
+    async def run() -> None:
+        data = await desk.begin()
+        await desk.hook.async_pre_call_deployment_hook(data, None)
+        for error in earlier:
+            told = {"litellm_params": {"metadata": data["metadata"]}, "exception": error}
+            await desk.hook.async_log_failure_event(told, None, 0, 1)
+        await desk.hook.async_post_call_failure_hook(data, ProviderError(429), key())
+        assert await desk.used() == {"requests": 1, "tokens": tokens, "concurrency": 0}
+
+    asyncio.run(run())
+
+
 def test_refusals(desk: Desk) -> None:
     """429 with a time, without one for slots, and with x-should-retry where it can never fit; nothing is counted."""
 

@@ -238,6 +238,18 @@ def test_an_unknown_outcome_keeps_the_hold(proxy: Proxy) -> None:
     assert proxy.used("unknown") == {"requests": 2, "tokens": 507 + 505, "concurrency": 0}
 
 
+@pytest.mark.parametrize(("statuses", "tokens"), [("500 429", 58), ("429 429", 0)])
+def test_c44_what_an_earlier_attempt_may_be_billed_for_keeps_its_hold(
+    statuses: str, tokens: int, proxy: Proxy
+) -> None:
+    """C44: LiteLLM asks once more, and that is refused unbilled: of what came before nobody knows."""
+    key, sent = f"again {statuses}", len(proxy.provider.asked)
+    answer = proxy.ask(key, f"refuse {statuses}", num_retries=1, max_tokens=50)
+    assert answer.status_code == 429
+    assert len(proxy.provider.asked) == sent + 2
+    assert proxy.used(key) == {"requests": 1, "tokens": tokens, "concurrency": 0}
+
+
 def test_what_the_proxy_refuses_is_given_back(proxy: Proxy) -> None:
     """A model that LiteLLM does not have was never sent: nothing counts."""
     assert proxy.ask("lost", model="no such model").status_code in {400, 404}

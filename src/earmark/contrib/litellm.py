@@ -89,11 +89,12 @@ def dims_of(key: Key) -> Dims:
 class _Open:
     """A reservation that no hook has resolved yet."""
 
-    __slots__ = ("__weakref__", "reservation", "sent", "streams")
+    __slots__ = ("__weakref__", "may_be_billed", "reservation", "sent", "streams")
 
     def __init__(self, reservation: Reservation) -> None:
         self.reservation = reservation
         self.sent = False
+        self.may_be_billed = False  # an attempt of several, which has failed
         self.streams = False
 
 
@@ -207,7 +208,7 @@ class EarmarkHook(CustomLogger):
             return
         if not opened.sent and isinstance(original_exception, HTTPException):
             await opened.reservation.cancel()
-        elif getattr(original_exception, "status_code", None) in _UNBILLED:
+        elif _is_unbilled(original_exception) and not opened.may_be_billed:
             await opened.reservation.settle_success(Usage(0, 0))
         else:
             await opened.reservation.close_reserved_only()
@@ -223,6 +224,14 @@ class EarmarkHook(CustomLogger):
         """The limits as this request left them, in OpenAI's headers."""
         opened = self._find(data)
         return None if opened is None else rate_limit_headers(opened.reservation)
+
+    async def async_log_failure_event(
+        self, kwargs: Mapping[str, Any], response_obj: object, start_time: object, end_time: object
+    ) -> None:
+        """Note an attempt that may be billed: LiteLLM may ask once more, and that be refused unbilled."""
+        opened = self._find(kwargs)
+        if opened is not None and not _is_unbilled(kwargs.get("exception")):
+            opened.may_be_billed = True
 
     async def async_log_success_event(
         self, kwargs: Mapping[str, Any], response_obj: object, start_time: object, end_time: object
@@ -248,6 +257,11 @@ def _marks(data: Mapping[str, Any]) -> Iterator[str]:
             mark = mapping_of(place.get(name)).get(_MARK)
             if isinstance(mark, str):
                 yield mark
+
+
+def _is_unbilled(error: object) -> bool:
+    """Whether a provider has refused a request and bills nothing for it."""
+    return getattr(error, "status_code", None) in _UNBILLED
 
 
 async def _settle(reservation: Reservation, response: object) -> None:
