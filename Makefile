@@ -18,6 +18,7 @@ help:
 	@echo 'make test        run the tests (ARGS="-k name")'
 	@echo 'make test-long   run them with ten times as many random examples, storms of a minute, and make test-pythons'
 	@echo 'make test-pythons  run a light part of them on each other Python that is supported and there'
+	@echo 'make test-pythons-brief  the same within a minute, as on every change'
 	@echo 'make bench       measure earmark beside other libraries (ARGS="--quick", "--markdown", or what to measure)'
 	@echo 'make litellm     prepare the environment in which the LiteLLM hook is tested by make test'
 	@echo 'make lint        run ruff, mypy and pyright'
@@ -97,6 +98,11 @@ bench: $(VENV)/.group-test $(VENV)/bench/.installed redis-server postgresql
 .PHONY: test-pythons
 test-pythons: $(VENV)/.group-test
 	$(BIN)/python tests/pythons.py $(VENV)/pythons $(PYTHONS)
+
+# What every change waits for.
+.PHONY: test-pythons-brief
+test-pythons-brief: $(VENV)/.group-test
+	$(BIN)/python tests/pythons.py --brief $(VENV)/pythons $(PYTHONS)
 
 .PHONY: test-long
 test-long: export EARMARK_PROFILE := long
