@@ -144,6 +144,28 @@ def test_the_snippets_of_the_documents_run(script: Script, request: pytest.Fixtu
     run("-c", RUNNER, str(script.document), *snippets, timeout=60)
 
 
+PROMPT: Final = "python -m asyncio"
+PASTED: Final = [script for script in SCRIPTS if PROMPT in script.document.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("script", PASTED, ids=str)
+def test_what_is_to_be_pasted_can_be(script: Script, request: pytest.FixtureRequest) -> None:
+    """Python's prompt takes a statement at a time: what is indented ends at an empty line, and at none within."""
+    text = "\n".join(textwrap.dedent(snippet).lstrip("\n") for snippet in script.snippets)
+    if SERVER.search(text):
+        text = SERVER.sub(empty_database(request.getfixturevalue("shared_redis")), text)
+    said = subprocess.run(
+        [sys.executable, *PROMPT.split()[1:]],
+        cwd=ROOT,
+        input=text + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stderr
+    assert "Error" not in said, said
+
+
 def test_what_a_document_shows_of_a_file_stands_there() -> None:
     """Each excerpt is a part of the file that it names, but for the indentation."""
     assert EXCERPTS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from earmark.limits import MICROSECONDS, Limit
+from earmark.limits import MICROSECONDS, Limit, spelled
 
 _put: Final = object.__setattr__  # how a frozen value is filled
 
@@ -42,7 +42,7 @@ class Denial:
 
     def __str__(self) -> str:
         limit = self.limit
-        per = "" if limit.window is None else f" per {limit.window:g} s"
+        per = "" if limit.window is None else f" per {spelled(limit.window)} s"
         text = f"{self.key!r}: {limit.capacity} {limit.metric}{per}, {self.used} used, {self.asked} asked"
         if not self.retryable:
             return f"{text}, never possible"
@@ -193,4 +193,4 @@ class Explanation:
 
 
 def _of(limit: Limit) -> str:
-    return limit.metric if limit.window is None else f"{limit.metric} per {limit.window:g} s"
+    return limit.metric if limit.window is None else f"{limit.metric} per {spelled(limit.window)} s"

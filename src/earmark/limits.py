@@ -50,6 +50,11 @@ def to_microseconds(name: str, seconds: object) -> int:
     raise ValueError(msg)
 
 
+def spelled(window: float) -> str:
+    """The seconds of a window, exact and without an exponent: "60", "0.5", "2592000"."""
+    return f"{window:.6f}".rstrip("0").rstrip(".")
+
+
 def lease_microseconds(lease: object) -> int:
     """Return a lease in microseconds.
 
