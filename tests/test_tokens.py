@@ -144,6 +144,9 @@ async def test_forged_foreign_and_broken_tokens_are_errors() -> None:
     for limiter in (plain, other_secret):
         with pytest.raises(ValueError, match="another secret"):
             await limiter.settle_success(token, 5)
+    for forged in (f"{version}.{text}.\ud800", f"{version}.\ud800.{signature}"):
+        with pytest.raises(ValueError, match="forged"):
+            await signed.settle_success(forged, 5)
     for broken in ("", "token", "earmark1.", "earmark1", f"earmark0.{text}.{signature}"):
         with pytest.raises(ValueError, match="expected a reservation's token"):
             await signed.settle_success(broken, 5)
@@ -197,6 +200,7 @@ WRONG: Final[dict[int, tuple[object, ...]]] = {
         *(["k", "f60:t"], ["k", "f60:t", "5"], ["k", "x60:t", 5], ["k", "", 5], ["k", 0, 0]),
         *(["k", "f60", 5], ["k", "fx:t", 5], ["k", f"f{'9' * 400}u:t", 5], ["k", 0.0]),
         *(["k", "f60:t", [5]], ["k", "f60:t", [5, 6]], ["k", 5, 5], ["k" * 1025]),
+        ["k"],  # the store knows of what a limit concerns, and of nothing else
     ),
 }
 
@@ -205,7 +209,8 @@ WRONG: Final[dict[int, tuple[object, ...]]] = {
     "said",
     [
         *(changed(at, value) for at, values in WRONG.items() for value in values),
-        *(SAID[:end] for end in range(6)),
+        *(SAID[:end] for end in range(7)),
+        [*SAID, SAID[6]],  # two scopes with one key
         *({"a": 1}, "text", 5, None, b"[" * 100_000, b"\xff", b"[NaN"),
     ],
 )

@@ -14,6 +14,7 @@ import json
 from typing import Any, Final, get_args
 
 from earmark.amounts import check_amount
+from earmark.asks import check_scopes
 from earmark.core.hold import Hold, Place
 from earmark.core.notation import read_amounts, read_scope, write_amounts, write_scope
 from earmark.ids import id_of, is_name, name_of
@@ -81,7 +82,7 @@ class Tokens:
         if version != _VERSION or not text:
             msg = f"expected a reservation's token, not {token[:40]!r}"
             raise ValueError(msg)
-        if not hmac.compare_digest(signature.encode(), self._signature(text).encode()):
+        if not hmac.compare_digest(_bytes(signature), self._signature(text).encode()):
             msg = "this token is forged, or was signed with another secret than this limiter's"
             raise ValueError(msg)
         try:
@@ -102,7 +103,7 @@ class Tokens:
     def _signature(self, text: str) -> str:
         if self._secret is None:
             return ""
-        return _encode(hmac.digest(self._secret, text.encode(), hashlib.sha256))
+        return _encode(hmac.digest(self._secret, _bytes(text), hashlib.sha256))
 
 
 # What reading something else may raise: too large a number, and lists in lists without end, among them.
@@ -135,6 +136,8 @@ def _read(raw: bytes) -> tuple[str, Hold, bool]:
         for metric, amount in read_amounts(asks).items()
     }
     hold.scopes = tuple(map(_scope, scopes))
+    is_limited = check_scopes(hold.scopes)
+    _expect("what is limited", is_limited or not limited % _SPENDS)
     hold.lease_us = None
     hold.travels = True
     if place is not None:
@@ -153,6 +156,11 @@ def _expect(part: str, found: object) -> None:
     if not found:
         msg = f"{part} is not one"
         raise ValueError(msg)
+
+
+def _bytes(text: str) -> bytes:
+    """Those of anything that may come as a token, which need not be valid Unicode."""
+    return text.encode(errors="surrogatepass")
 
 
 def _encode(raw: bytes) -> str:
