@@ -188,6 +188,7 @@ async def test_r18_the_deadline_is_exact_and_tells_of_the_limit() -> None:
         assert [(denial.asked, denial.limit.metric) for denial in refusal.denials] == [
             (3, "tokens")
         ]
+        assert refusal.retry_after == 40.0, "R3: from now on, not from when the first was refused"
         assert one.backend.asked == asked, "whoever gives up behind the first need not ask"
         one.clock.advance(10)
         await one.quiet()
@@ -225,7 +226,8 @@ async def test_r18_refuses_at_once_behind_others_what_never_fits() -> None:
         await one.quiet()
         at, refusal = one.refused["fits"]
         (denial,) = refusal.denials
-        assert (at, denial.asked, denial.used, refusal.retry_after) == (5.0, 1, 9, 60.0)
+        assert (at, denial.asked, denial.used, refusal.retry_after) == (5.0, 1, 9, 55.0)
+        assert denial.reset_after == 55.0
         one.clock.advance(55)
         await one.quiet()
 

@@ -99,8 +99,10 @@ class Waiting:
             if standing is not None:
                 return standing
             self.denials = tuple(refusal(self.hold))
-            self._queues.refused(place, self.hold)
-            pause = self._pause_after_refusal()
+            # The clock of a test may have moved since the store has answered.
+            answered = self.hold.at / MICROSECONDS if self._manual else self._now()
+            self._queues.refused(place, self.hold, answered)
+            pause = self._pause_after_refusal(answered)
             if pause is None or self._left() <= 0:
                 return None
             await self._pause(min(pause, self._left()))
@@ -108,9 +110,10 @@ class Waiting:
 
     async def _give_up(self, place: Place) -> Hold | None:
         """It never was this caller's turn: what the first of the queue was refused it is refused as well."""
-        first = self._queues.refusal_before(place)
-        if first is None:
+        refused = self._queues.refusal_before(place)
+        if refused is None:
             return await self._ask_once()
+        first, answered = refused
         if first.judged == self.hold.scopes:
             self.hold.seen, self.hold.at = first.seen, first.at
             self.denials = tuple(refusal(self.hold))
@@ -119,18 +122,26 @@ class Waiting:
             replace(denial, asked=self.hold.asks.get(denial.limit.metric, denial.asked))
             for denial in refusal(first)
         )
+        # That was said a while ago, and time is told from now on (R3).
+        passed = max(self._now() - answered, 0.0)
+        self.denials = tuple(
+            replace(
+                denial,
+                retry_after=_after(denial.retry_after, passed),
+                reset_after=_after(denial.reset_after, passed),
+            )
+            for denial in self.denials
+        )
         return None
 
-    def _pause_after_refusal(self) -> float | None:
-        """Seconds until asking again may help; None: never."""
+    def _pause_after_refusal(self, answered: float) -> float | None:
+        """Seconds until asking again may help, after what was answered then; None: never."""
         if not all(denial.retryable for denial in self.denials):
             return None
         waits = [one.retry_after for one in self.denials if one.retry_after is not None]
         if not waits:
             return SLOT_PAUSE
-        if self._manual:  # the clock may have moved since the store has answered
-            return max(waits) + self.hold.at / MICROSECONDS - self._now()
-        return max(waits)
+        return max(waits) + answered - self._now()
 
     def _left(self) -> float:
         return self._deadline - self._now()
@@ -153,6 +164,13 @@ class Waiting:
 
     def _woken_here(self) -> None:
         self._woken.set()
+
+
+def _after(seconds: float | None, passed: float) -> float | None:
+    """What is left of a time after some of it; what is over still takes a moment, until somebody has asked again."""
+    if seconds is None:
+        return None
+    return max(round((seconds - passed) * MICROSECONDS), 1) / MICROSECONDS
 
 
 def never_fits(hold: Hold) -> bool:

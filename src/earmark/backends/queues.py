@@ -52,13 +52,13 @@ class _Lane:
 
 
 class _Queue:
-    """Those who wait for the same keys, and what the first of them was refused last."""
+    """Those who wait for the same keys, and what the first of them was refused last, and when."""
 
     __slots__ = ("lanes", "refused")
 
     def __init__(self) -> None:
         self.lanes: dict[Hashable, _Lane] = {}
-        self.refused: Hold | None = None
+        self.refused: tuple[Hold, float] | None = None
 
     @property
     def first(self) -> Place | None:
@@ -134,13 +134,19 @@ class Queues:
                 and queue.lanes[place.loop].first is place
             )
 
-    def refused(self, place: Place, hold: Hold) -> None:
-        """The first of a queue was refused: whoever gives up behind it is told so, and need not ask."""
-        with self._lock:
-            self._queues[place.keys].refused = hold
+    def refused(self, place: Place, hold: Hold, answered: float) -> None:
+        """The first of a queue was refused: whoever gives up behind it is told so, and need not ask.
 
-    def refusal_before(self, place: Place) -> Hold | None:
-        """What the first of the queue was refused last, if it was."""
+        Args:
+            place: of the first.
+            hold: what it was refused.
+            answered: when, by the clock by which all of them wait.
+        """
+        with self._lock:
+            self._queues[place.keys].refused = (hold, answered)
+
+    def refusal_before(self, place: Place) -> tuple[Hold, float] | None:
+        """What the first of the queue was refused last, if it was, and when."""
         with self._lock:
             return self._queues[place.keys].refused
 
