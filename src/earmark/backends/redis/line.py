@@ -90,6 +90,12 @@ class Line(Trips):
         """Whether it has ended, with its loop or before, or is about to."""
         return self._closing or self._task.done()
 
+    @property
+    def at_work(self) -> bool:
+        """Whether there is anything to do, and it can be done."""
+        work = self._flight or self._waiting or self._outbox.deliverable
+        return bool(work) and self.down is None and not self.over
+
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
         """Have a message answered.
 
@@ -171,11 +177,7 @@ class Line(Trips):
         A loop that ends has cancelled this task with all the others, and some of those still have to say how a
         reservation has ended: the line goes last. It does not wait for a store that cannot be reached.
         """
-        if not self._ending or self.down is not None:
-            return self._ending
-        if self._flight or self._waiting or self._outbox.deliverable:
-            return False
-        return not others_are_going()
+        return self._ending and (self.down is not None or not (self.at_work or others_are_going()))
 
     async def _send_again(self) -> None:
         """What was under way goes out again, on a new connection: the old one may have a reply to come."""
@@ -244,7 +246,6 @@ class Line(Trips):
 
     async def _deliver(self) -> None:
         """Deliver some of what is owed, as long as the store can be reached."""
-        ailing: Exception | None = None
         try:
             ailing = await self._deliver_owed(watched=True)
         except Exception as error:  # noqa: BLE001 - it is owed still
