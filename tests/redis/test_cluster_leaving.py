@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from earmark import Limiter, Limits, RedisBackend, Reservation, Scope
 from earmark.backends.redis import line
 from tests.cluster import spread
-from tests.redis.wire import Wires, wires
+from tests.redis.wire import Wires, call_after, run_and_leave, wires
 from tests.servers import RedisCluster, redis_cluster
 
 __all__ = ["wires"]
@@ -46,33 +46,6 @@ async def used(limiter: Limiter, scopes: tuple[Scope, ...]) -> list[list[int]]:
     """What every limit has used, and the limiter is closed, with what was owed delivered."""
     async with limiter:
         return [[one.used for one in scope.limits] for scope in await limiter.peek(*scopes)]
-
-
-def call_after(turns: int, ready: Callable[[], bool], call: Callable[[], object]) -> None:
-    """Call something so many turns of the loop after it is time; no task waits, since those are cancelled."""
-    loop = asyncio.get_running_loop()
-    if turns:
-        loop.call_soon(call_after, turns - ready(), ready, call)
-    else:
-        call()
-
-
-def run_and_leave(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run it as a program does that closes nothing: its loop is closed with no task under way."""
-    tasks: list[asyncio.Future[Any]] = []
-
-    def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Future[Any]:
-        tasks.append(asyncio.Task(work, loop=loop, **options))
-        return tasks[-1]
-
-    async def recorded() -> None:
-        loop: Any = asyncio.get_running_loop()
-        loop.set_task_factory(make)
-        await main()
-
-    asyncio.run(recorded())
-    assert tasks
-    assert all(task.done() for task in tasks)
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from typing import Any, Final
 import pytest
 
 from earmark import Limiter, Limits, RedisBackend, Scope
+from earmark.backends.redis import loops
 from tests.redis.proxy import Proxy
-from tests.redis.wire import MOMENTS, Moment, Wires, until, wires
+from tests.redis.wire import MOMENTS, Moment, Wires, call_after, run_and_leave, until, wires
 from tests.servers import RedisServer
 
 __all__ = ["wires"]
@@ -135,3 +136,29 @@ async def test_r19_a_loop_whose_tasks_were_all_cancelled_is_served_as_before(
             assert (proxy.connections, len(proxy.requests) - before) == (connections, 10)
             lines = [task for task in asyncio.all_tasks() if task.get_name() == "earmark.redis"]
         await limiter.aclose()
+
+
+def test_r19_a_loop_that_ends_renews_nothing_any_more(
+    shared_redis: RedisServer, namespace: str, wires: Wires, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R19, R10: however long a line is at work still, and in the turns of the loop between its end and the loop's."""
+    monkeypatch.setattr(loops, "_INTERRUPTED", 0.0)
+    limiter = limiter_of(shared_redis, namespace)
+    kept: list[Any] = []
+
+    async def never_closes() -> None:
+        held = await limiter.pre_commit(KEY, tokens=30)
+        await held.__aenter__()
+        begun, again = wires.hold("before"), wires.hold("before")
+        kept.extend((held, asyncio.create_task(limiter.add_tokens_post_stream(KEY, 5))))
+        await begun.reached.wait()
+        call_after(100, again.reached.is_set, again.open)
+
+    async def look() -> list[int]:
+        async with limiter:
+            assert await kept[0].settle_success(12) is True
+            (status,) = await limiter.peek(KEY)
+            return [limit.used for limit in status.limits]
+
+    run_and_leave(never_closes)
+    assert asyncio.run(look()) == [1, 17, 0]

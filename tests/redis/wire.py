@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pytest
 
@@ -33,6 +33,33 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0)
+
+
+def call_after(turns: int, ready: Callable[[], bool], call: Callable[[], object]) -> None:
+    """Call something so many turns of the loop after it is time; no task waits, since those are cancelled."""
+    loop = asyncio.get_running_loop()
+    if turns:
+        loop.call_soon(call_after, turns - ready(), ready, call)
+    else:
+        call()
+
+
+def run_and_leave(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run it as a program does that closes nothing: its loop is closed with no task under way."""
+    tasks: list[asyncio.Future[Any]] = []
+
+    def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Future[Any]:
+        tasks.append(asyncio.Task(work, loop=loop, **options))
+        return tasks[-1]
+
+    async def recorded() -> None:
+        loop: Any = asyncio.get_running_loop()
+        loop.set_task_factory(make)
+        await main()
+
+    asyncio.run(recorded())
+    assert tasks
+    assert all(task.done() for task in tasks)
 
 
 class Hold:

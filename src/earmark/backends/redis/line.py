@@ -24,7 +24,7 @@ from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, unanswered
 from earmark.backends.redis.connection import Dialed
 from earmark.backends.redis.exchange import Landing, call_again, exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
-from earmark.backends.redis.loops import OURS, Beginning, is_ending, others_are_going
+from earmark.backends.redis.loops import ENDING, OURS, Beginning, is_ending, others_are_going
 from earmark.backends.redis.messages import Message, has_won
 from earmark.backends.redis.owed import Outbox, Owed, log_failed, log_owed
 from earmark.backends.redis.standing import Standing
@@ -160,6 +160,7 @@ class Line(Trips):
                         raise
                     else:
                         self._task.uncancel()
+                        self._task.set_name(ENDING)
                         self._ending = True
                         await self._send_again()
         finally:
