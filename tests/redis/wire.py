@@ -14,9 +14,11 @@ import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
+from functools import partial
 from typing import Any, Final, Literal
 
 import pytest
+from redis import exceptions
 
 from earmark.backends.redis.connection import Dialed
 from earmark.backends.redis.dialing import Dialer
@@ -44,7 +46,7 @@ def call_after(turns: int, ready: Callable[[], bool], call: Callable[[], object]
         call()
 
 
-def run_and_leave(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_and_leave(main: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run it as a program does that closes nothing: its loop is closed with no task under way."""
     tasks: list[asyncio.Future[Any]] = []
 
@@ -135,6 +137,13 @@ class _Wire:
         self._task = asyncio.get_running_loop().create_task(
             self._call(list(commands), count, done), name=f"{OURS}.wire", context=Context()
         )
+        self._task.add_done_callback(partial(self._over, done))
+
+    def _over(self, done: Callable[[Replies], object], task: asyncio.Task[None]) -> None:
+        """A loop that ends has cancelled this task with all others: the reply will reach nobody."""
+        if task is self._task and task.cancelled():
+            self._task = None
+            done(exceptions.ConnectionError("the round trip was cancelled"))
 
     async def _call(
         self, commands: list[bytes], count: int, done: Callable[[Replies], object]
@@ -156,8 +165,9 @@ class _Wire:
         done(replies)
 
     async def close(self, *, at_once: bool) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
         await self._inner.close(at_once=at_once)
 
 

@@ -154,6 +154,7 @@ class Line(Trips):
                 try:
                     await self._step()
                 except asyncio.CancelledError:
+                    is_sound, self._parked = self._parked, False  # a reply comes without this task
                     if self._is_too_late():
                         await self._lose(self._late())
                     elif self._closing or self._ending:
@@ -162,7 +163,8 @@ class Line(Trips):
                         self._task.uncancel()
                         self._task.set_name(ENDING)
                         self._ending = True
-                        await self._send_again()
+                        if not is_sound:
+                            await self._send_again()
         finally:
             self._closing = True
             left = self._flight or self._waiting or self._outbox or self.down
@@ -215,10 +217,8 @@ class Line(Trips):
             self._loop.call_later(self._end_pause, self._wake.set)
             self._end_pause = min(2 * self._end_pause, _LONGEST_END_PAUSE)
         self._parked = True
-        try:
-            await self._wake.wait()
-        finally:
-            self._parked = False
+        await self._wake.wait()
+        self._parked = False
 
     async def _round(self) -> None:
         """Begin a round trip for everybody who waits by now."""
