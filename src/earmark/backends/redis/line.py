@@ -25,7 +25,7 @@ from earmark.backends.redis.connection import Dialed
 from earmark.backends.redis.exchange import Landing, call_again, exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
 from earmark.backends.redis.loops import ENDING, OURS, Beginning, is_ending, others_are_going
-from earmark.backends.redis.messages import Message, has_won
+from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Outbox, Owed, log_failed, log_owed
 from earmark.backends.redis.standing import Standing
 from earmark.backends.redis.trips import PATIENCE, Trips, fail
@@ -76,8 +76,7 @@ class Line(Trips):
         self._dial = dial
         self._probe = probe
         self._idle = asyncio.Event()
-        self._too_late = False
-        self._owed_first = False
+        self._too_late = self._owed_first = False
         self._pause, self._end_pause = FIRST_PAUSE, _END_PAUSE
         self._draining = self._closing = False
         self._ending = brief and is_ending()  # else the loop has outlived a line, and goes on
@@ -369,8 +368,9 @@ class Line(Trips):
             elif error is not None:
                 failed += 1
                 log_failed(error)
-            elif has_won(asked.answer.result()):
-                still.extend(Owed(one.since, follows) for follows in one.message.then)
+            else:
+                then = one.message.follows(asked.answer.result())
+                still.extend(Owed(one.since, message) for message in then)
         self._outbox.settle(owed, still, failed)
 
     def _is_wanted(self) -> bool:
