@@ -173,7 +173,7 @@ def found(name: str) -> Any:
 def test_keys_come_from_keys() -> None:
     """Every key that is handed to the server was taken from KEYS by `next_key`; one file puts them in another order."""
     assert stray_keys(FILES) == []
-    reads = {"begin": 1, "identity": 3}
+    reads = {"begin": 1, "given": 3}
     for name, text in FILES.items():
         words = tokens(text)
         assert words.count("KEYS") == reads.get(name, 0), name

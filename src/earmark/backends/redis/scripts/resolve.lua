@@ -66,12 +66,12 @@ local function answer_message()
   if not record or record.id ~= id and not adopted then
     return use('identity').answer_closed(verdict, own, named and load_record(own) or record)
   end
-  local answer = given and use('identity').answer_withdrawn(record, own, verdict)
+  local answer = given and use('given').answer_withdrawn(record, own, verdict)
   if answer then
     return answer
   end
   local body = cjson.decode(record.body)
-  if withdrawn and not given and not use('identity').align(body) then
+  if withdrawn and not given and not use('given').align(body) then
     return 'gone'
   end
   local scopes, now = load_scopes(body)
