@@ -76,10 +76,10 @@ class OverFailover(Twins):
             self.group.replicate()
             self.group.fail_over()
             self.marks.add("failover")
-            if isinstance(step, Replay):
-                # A copy goes as one that was sent before, which is not sent once more where its connection breaks: that
-                # the old master's has is for another message to find.
-                await self.look()
+        if self.left <= 0 and isinstance(step, Replay):
+            # A copy goes as one that was sent before, which is not sent once more where its connection breaks: that the
+            # old master's has is for another message to find.
+            await self.look()
         await super().step(step)
 
 
