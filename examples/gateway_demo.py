@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     path: Path | None = given.recording
     try:
-        script = built_in(HOLD) if path is None else asyncio.run(recording(path, HOLD))
+        script = asyncio.run(built_in(HOLD) if path is None else recording(path, HOLD))
         title = "a body of its own" if path is None else path.name
         return asyncio.run(run(script, title, given.redis))
     except (OSError, ValueError, EarmarkError, RedisError) as error:

@@ -26,6 +26,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -113,12 +114,14 @@ async def health() -> Response:
 async def complete(path: str, request: Request) -> Response:
     """Whatever can fail without a provider comes first; then the reservation, before a byte goes upstream."""
     tenant, _, team = owner_of(request).partition("/")
+    if ".." in path.split("/"):
+        raise HTTPException(404, "A path leads to what is below /v1 of a provider.")
     try:
         asked: dict[str, Any] = json.loads(await request.body())
         asked["model"] = POLICIES.resolve(asked["model"])  # it may be an alias
         scopes = POLICIES.scopes(tenant=tenant, model=asked["model"], team=team)
         targets = [
-            (scope, outgoing(f"{url}/v1/{path}", asked, request)) for scope, url in PROVIDERS
+            (scope, outgoing(f"{url}/v1/{quote(path)}", asked, request)) for scope, url in PROVIDERS
         ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise HTTPException(400, "The body is no JSON object with a model.") from error

@@ -18,21 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from earmark import Health, Limit, Limiter, Limits, RequestIdConflict, Scope
-from earmark.backends import Desk, Hold, Seen, Verb
-from earmark.clock import Clock
-from earmark.core.admission import algorithm_of, denials
-from earmark.core.joint import divided, parts_of
-from earmark.core.settlement import used
-from earmark.core.sliding_window import at_window
-from earmark.core.token_bucket import counts_until
-from earmark.ids import name_of
-from earmark.limits import CONCURRENCY, MICROSECONDS, lease_microseconds
+from earmark.backends import (
+    CONCURRENCY,
+    MICROSECONDS,
+    Clock,
+    Desk,
+    Hold,
+    Seen,
+    Verb,
+    lease_microseconds,
+    name_of,
+)
+from earmark.core import algorithm_of, at_window, counts_until, denials, divided, parts_of, used
 from earmark.testing import check_backend
 
 KEEP = (
     3_600 * MICROSECONDS
 )  # an open reservation can be resolved for so long after its last renewal
 AT_WORK = 2**62  # the end of what is held by a holder at work in this process: it needs no lease
+NEVER = 2**62  # a debt that drains slowly may end after the last moment that a column can hold
 BARE_KEY = tuple(Limits(tpm=0, tph=0, tpd=0))  # what an addition under a bare key counts in, always
 
 SCHEMA = """
@@ -60,7 +64,7 @@ class Count:
         """From when on it does not matter."""
         window = self.limit.window_us
         if self.limit.algorithm == "token_bucket":
-            return counts_until(self.state, window)
+            return min(counts_until(self.state, window), NEVER)
         windows = 1 if self.limit.algorithm == "fixed_window" else 2
         return (self.debited // window + windows) * window
 

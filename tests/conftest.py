@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,10 @@ for _profile in FACTORS:
 # CI starts from nothing, so that it cannot pass, or fail, for what an earlier run left behind.
 settings.register_profile("ci", settings.get_profile("ci"), database=None)
 settings.load_profile(PROFILE)
+
+# What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT: Final = Path(__file__).parent.parent
 

@@ -18,15 +18,18 @@ from pathlib import Path
 WITHOUT_EXTRAS = (
     "earmark",
     "earmark.backends",
+    "earmark.core",
     "earmark.estimates",
     "earmark.http",
     "earmark.policies",
     "earmark.streams",
     "earmark.testing",
+    "earmark.testing.histories",
     "earmark.testing.oracle",
     "earmark.testing.plain",
     "earmark.testing.provider",
     "earmark.testing.rows",
+    "earmark.testing.streams",
 )
 
 SAID = "1050 tokens used, 950 left"

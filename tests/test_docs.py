@@ -144,6 +144,28 @@ def test_the_snippets_of_the_documents_run(script: Script, request: pytest.Fixtu
     run("-c", RUNNER, str(script.document), *snippets, timeout=60)
 
 
+PROMPT: Final = "python -m asyncio"
+PASTED: Final = [script for script in SCRIPTS if PROMPT in script.document.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("script", PASTED, ids=str)
+def test_what_is_to_be_pasted_can_be(script: Script, request: pytest.FixtureRequest) -> None:
+    """Python's prompt takes a statement at a time: what is indented ends at an empty line, and at none within."""
+    text = "\n".join(textwrap.dedent(snippet).lstrip("\n") for snippet in script.snippets)
+    if SERVER.search(text):
+        text = SERVER.sub(empty_database(request.getfixturevalue("shared_redis")), text)
+    said = subprocess.run(
+        [sys.executable, *PROMPT.split()[1:]],
+        cwd=ROOT,
+        input=text + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stderr
+    assert "Error" not in said, said
+
+
 def test_what_a_document_shows_of_a_file_stands_there() -> None:
     """Each excerpt is a part of the file that it names, but for the indentation."""
     assert EXCERPTS
@@ -219,10 +241,18 @@ def test_every_test_that_a_document_names_is_there() -> None:
 
 
 def test_what_is_asked_of_prometheus_is_there() -> None:
-    """Every metric in the queries of docs/observability.md is one that examples/prometheus.py serves."""
+    """Whatever the queries of docs/observability.md name is what examples/prometheus.py serves, and labels with it.
+
+    A label that a query sums by, or asks for with a value, is one that each of its metrics has, that value among them.
+    """
     text = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
-    asked = set(re.findall(r"^[^|`]*?\b(earmark_\w+)(?:\{|\[| >)", text, re.MULTILINE))
-    asked |= set(re.findall(r"\b(earmark_\w+_(?:total|sum|count))\b", text))
+    blocks = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    queries = [
+        line
+        for block in blocks
+        for line in block.splitlines()
+        if "earmark_" in line and not line.startswith("#")
+    ]
     served = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "prometheus.py")],
         capture_output=True,
@@ -230,8 +260,35 @@ def test_what_is_asked_of_prometheus_is_there() -> None:
         timeout=60,
         check=True,
     ).stdout
-    assert len(asked) > 10
-    assert asked <= set(re.findall(r"^(earmark_\w+)", served, re.MULTILINE))
+    series = re.findall(r"^(earmark_\w+)(?:\{(.*)\})? ", served, re.MULTILINE)
+    assert len(queries) > 8
+    for query in queries:
+        sums = " ".join(re.findall(r"\bby \((.*?)\)", query))
+        asked = dict(re.findall(r'(\w+)="(.*?)"', query)) | dict.fromkeys(
+            sums.replace(",", " ").split()
+        )
+        metrics = set(re.findall(r"\bearmark_\w+", query)) - set(asked)
+        assert metrics, query
+        for metric in metrics:
+            labels = [
+                dict(re.findall(r'(\w+)="(.*?)"', found))
+                for name, found in series
+                if name == metric
+            ]
+            assert labels, f"{metric} of {query}"
+            for label, value in asked.items():
+                values = {one.get(label) for one in labels}
+                assert None not in values, f"{label} of {metric} of {query}"
+                assert value is None or value in values, f"{label}={value} of {metric} of {query}"
+
+
+def test_a_ratio_of_estimates_is_told_by_metric() -> None:
+    """Tokens and slots of one sum say nothing: every query of what is counted by metric sums by it, or asks for one."""
+    text = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    counted = r"earmark_(?:asked|settled|estimate_ratio|held)(?:_[a-z]+)?\b"
+    queries = re.findall(rf"^[^#|`\n]*\b{counted}.*$", text, re.MULTILINE)
+    assert queries
+    assert [query for query in queries if "earmark_metric" not in query] == []
 
 
 def test_the_retries_example_charges_what_was_sent() -> None:

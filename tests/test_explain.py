@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -159,7 +159,7 @@ async def test_the_earliest_moment_is_exact() -> None:
 async def test_the_earliest_moment_is_exact_on_redis(
     shared_redis: RedisServer, namespace: str, anyio_backend: str
 ) -> None:
-    """R3, R12, R18: the same through a server, which tells slots alone of what is held."""
+    """R3, R12, R18: the same through a server."""
     reached = Reached("explain on Redis")
     for seed in range(examples(HISTORIES_ON_REDIS)):
         clock = ManualClock(STARTS[seed % len(STARTS)])
@@ -199,6 +199,46 @@ async def test_what_is_held_is_what_cancelling_gives_back() -> None:
         await limiter.aclose()
     if reached.histories >= HISTORIES:
         reached.require(0.1, {"held", "held in part"})
+
+
+class Wrapped:
+    """Passes on what a backend has, as wrappers of one do."""
+
+    def __init__(self, inner: MemoryBackend) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("kind", ["memory", "wrapped", "redis"])
+async def test_which_backend_tells_what_of_held(
+    kind: str, shared_redis: RedisServer, namespace: str, anyio_backend: str
+) -> None:
+    """Memory of every limit, whoever wraps it; Redis of slots, and of what nobody has used that nothing is held."""
+    clock = ManualClock(1)
+    backend: Any = MemoryBackend(clock=clock)
+    if kind == "wrapped":
+        backend = Wrapped(backend)
+    elif kind == "redis":
+        backend = RedisBackend.from_url(shared_redis.url, namespace=namespace, clock=clock)
+    limits = Limits(rpm=9, tpm=90, concurrency=3, also=[Limit("images", 9, 60)])
+    alice = Scope("alice", limits)
+    async with Limiter(backend) as limiter:
+        unused = await limiter.explain(alice)
+        assert {one.held for one in unused.limits} == {0}
+        await (await limiter.pre_commit(alice, tokens=20)).settle_success(15)
+        async with await limiter.pre_commit(alice, tokens=30) as reservation:
+            said = await limiter.explain(alice)
+            await reservation.cancel()
+    known = kind != "redis"
+    assert {one.limit.metric: (one.used, one.held) for one in said.limits} == {
+        "requests": (2, 1 if known else None),
+        "tokens": (45, 30 if known else None),
+        "images": (0, 0),
+        "concurrency": (1, 1),
+    }
 
 
 async def test_levels_are_statuses_without_times() -> None:

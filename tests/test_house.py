@@ -22,7 +22,8 @@ import earmark
 ROOT: Final = Path(__file__).parent.parent
 LIBRARY: Final = ROOT / "src" / "earmark"
 
-# A module imports only from rows above its own; the modules of one package import one another.
+# A module imports only from rows above its own; the modules of one package import one another. `__init__` is what
+# `earmark` itself hands on, for what stands on it as users do.
 ROWS: Final = (
     {"logs"},
     {"errors", "amounts", "ids", "forking"},
@@ -40,6 +41,7 @@ ROWS: Final = (
     {"attempt"},
     {"once"},
     {"limiter"},
+    {"__init__"},
     {"http"},
     {"contrib"},
     {"testing"},
@@ -123,11 +125,11 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def room(dotted: str) -> str:
-    """The module or package right below `earmark` that a dotted name belongs to; "" is `earmark` itself."""
+    """The module or package right below `earmark` that a dotted name belongs to, or `earmark` itself."""
     parts = dotted.split(".")
     if len(parts) > 1 and {path.stem for path in LIBRARY.glob(f"{parts[1]}*")} & {parts[1]}:
         return parts[1]
-    return ""
+    return "__init__"
 
 
 def row(name: str) -> int | None:
@@ -140,7 +142,7 @@ def test_every_module_has_a_row() -> None:
     rooms = {
         file.relative_to(LIBRARY).parts[0].removesuffix(".py") for file in python_files(LIBRARY)
     }
-    assert rooms - {"__init__"} == set().union(*ROWS)
+    assert rooms == set().union(*ROWS)
 
 
 def test_a_module_imports_only_from_rows_above_its_own() -> None:
@@ -149,8 +151,6 @@ def test_a_module_imports_only_from_rows_above_its_own() -> None:
     for file in python_files(LIBRARY):
         inside = file.relative_to(LIBRARY)
         own = inside.parts[0].removesuffix(".py")
-        if inside == Path("__init__.py"):
-            continue
         for line, name in imported(parsed(file)):
             if name.startswith("."):
                 wrong.append(f"{inside}:{line} imports {name}: write the whole name")

@@ -36,6 +36,7 @@ from earmark.http import (
     Style,
     answer_to,
     go_duration,
+    policy_name,
     rate_limit_headers,
     retry_headers,
     upstream_retry_headers,
@@ -124,6 +125,15 @@ TOO_SOON: Final[Sequence[tuple[Limits, float, int, int, dict[str, str], str]]] =
         {"retry-after": "70", "retry-after-ms": "70000"},
         "per 90 s",
     ),
+    # A month has more digits than a float is written with.
+    (
+        Limits(also=[Limit("tokens", 10, 30 * 86_400)]),
+        20.0,
+        10,
+        5,
+        {"retry-after": "2591980", "retry-after-ms": "2591980000"},
+        "per 2592000 s. Please try again in 2591980 s",
+    ),
 )
 
 
@@ -144,6 +154,36 @@ async def test_b55_a_refusal_in_openais_words(
     assert words in body["error"]["message"]
     assert "alice" not in answer.content.decode()
     assert answer.headers["content-type"] == "application/json"
+
+
+async def test_r3_nobody_is_told_to_come_back_where_it_never_helps() -> None:
+    """R3: a limit of no slots at all frees none; the body says nothing else than `x-should-retry: false`."""
+    limiter = Limiter()
+    with pytest.raises(RateLimited) as refused:
+        await limiter.pre_commit(Scope(KEY, Limits(concurrency=0)))
+    answer = answer_to(refused.value)
+    assert answer.headers["x-should-retry"] == "false"
+    assert answer.body["error"]["message"] == "Rate limit reached: at most 0 requests at a time."
+
+
+@pytest.mark.parametrize(
+    ("window", "text"),
+    [
+        (60, "60"),
+        (90.0, "90"),
+        (0.5, "0.5"),
+        (1 / 3, "0.333333"),
+        (1e-6, "0.000001"),
+        (1_234_567, "1234567"),
+        (2_592_000.25, "2592000.25"),
+        (10_000_000, "10000000"),
+    ],
+)
+def test_a_window_is_written_exactly(window: float, text: str) -> None:
+    """Two windows have two names, in headers, bodies, errors and labels of metrics alike."""
+    limit = Limit("tokens", 10, window)
+    assert policy_name(limit) == f"tokens-{text}s"
+    assert f"tokens per {text} s" in str(Denial(KEY, limit, 10, 1, 1.0, 1.0))
 
 
 async def test_b55_the_strict_anthropic_body() -> None:

@@ -59,7 +59,7 @@ class Desk:
         data = {
             **HI,
             "litellm_logging_obj": Anchor(),
-            "litellm_call_id": f"call {id(more)}",
+            "metadata": {},
             **more,
         }
         await self.hook.async_pre_call_hook(key() if who is None else who, None, data, call_type)
@@ -118,13 +118,47 @@ def test_an_answer_settles_once(desk: Desk) -> None:
 
 
 def test_an_answer_that_only_the_log_tells(desk: Desk) -> None:
-    """Some routes call no other hook: the event settles, found by the id of the call."""
+    """Some routes call no other hook: the event settles, found by the mark in the request's metadata."""
 
     async def run() -> None:
         data = await desk.begin()
-        told = {"litellm_call_id": data["litellm_call_id"]}
+        told = {"litellm_params": {"metadata": data["metadata"]}}
         await desk.hook.async_log_success_event(told, ANSWER, 0, 1)
         assert await desk.used() == {"requests": 1, "tokens": 12, "concurrency": 0}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("metadata", ["text", None, {"earmark_request": ["forged"]}])
+def test_c8_an_id_that_a_client_gives_to_two_requests(desk: Desk, metadata: object) -> None:
+    """C8: LiteLLM takes a call's id from its client: what is refused or never begun does not resolve what runs."""
+
+    async def run() -> None:
+        used = {"requests": 1, "tokens": 105, "concurrency": 1}
+        data = await desk.begin(litellm_call_id="mine")
+        other = {**HI, "litellm_call_id": "mine", "metadata": metadata}
+        await desk.hook.async_post_call_failure_hook(other, ProviderError(429), key())
+        await desk.hook.async_post_call_failure_hook(other, HTTPException(401), key())
+        await desk.hook.async_log_success_event({**other, "litellm_params": other}, ANSWER, 0, 1)
+        assert await desk.hook.async_post_call_response_headers_hook(other, key(), None) is None
+        assert await desk.used() == used
+        await desk.hook.async_post_call_success_hook(data, key(), ANSWER)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("own", ["metadata", "litellm_metadata"])
+def test_what_a_provider_is_sent_has_no_mark(desk: Desk, own: str) -> None:
+    """Where LiteLLM has metadata of its own beside the client's, which a provider gets, these stay as they are."""
+
+    async def run() -> None:
+        kept: dict[str, Any] = {"metadata": {"user_id": "u"}, own: {}}
+        data = await desk.begin(**kept)
+        assert list(data[own]) == ["earmark_request"]
+        assert data["metadata"] == {"user_id": "u"} or own == "metadata"
+        failed = {name: value for name, value in data.items() if name != "litellm_logging_obj"}
+        await desk.hook.async_post_call_failure_hook(failed, ProviderError(429), key())
+        assert await desk.used() == {"requests": 1, "tokens": 0, "concurrency": 0}
 
     asyncio.run(run())
 
@@ -219,6 +253,33 @@ def test_what_failed(desk: Desk, sent: bool, error: Exception, used: dict[str, i
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("earlier", "tokens"),
+    [
+        ([ProviderError(500)], 105),
+        ([ConnectionError()], 105),
+        ([ProviderError(500), ProviderError(429)], 105),
+        ([ProviderError(429), ProviderError(429)], 0),
+    ],
+    ids=str,
+)
+def test_c44_an_earlier_attempt_may_be_billed(
+    desk: Desk, earlier: list[Exception], tokens: int
+) -> None:
+    """C44: LiteLLM asks once more, and that is refused unbilled: of what came before nobody knows."""
+
+    async def run() -> None:
+        data = await desk.begin()
+        await desk.hook.async_pre_call_deployment_hook(data, None)
+        for error in earlier:
+            told = {"litellm_params": {"metadata": data["metadata"]}, "exception": error}
+            await desk.hook.async_log_failure_event(told, None, 0, 1)
+        await desk.hook.async_post_call_failure_hook(data, ProviderError(429), key())
+        assert await desk.used() == {"requests": 1, "tokens": tokens, "concurrency": 0}
+
+    asyncio.run(run())
+
+
 def test_refusals(desk: Desk) -> None:
     """429 with a time, without one for slots, and with x-should-retry where it can never fit; nothing is counted."""
 
@@ -228,7 +289,7 @@ def test_refusals(desk: Desk) -> None:
         running = await desk.begin()
         answers = {}
         for tenant in ("alice", "busy", "tiny"):
-            data = {**HI, "litellm_call_id": "another"}
+            data = {**HI, "metadata": {}}
             with pytest.raises(HTTPException) as caught:
                 await desk.hook.async_pre_call_hook(key(tenant), None, data, "acompletion")
             await desk.hook.async_post_call_failure_hook(data, caught.value, key(tenant))

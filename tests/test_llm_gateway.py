@@ -110,6 +110,8 @@ class World:
         ((429, LOST), 502, (True, 1)),
         ((500, DEAD), 502, (True, 1)),
         ((DEAD, 500), 500, (True, 1)),
+        ((LOST, 429), 429, (True, 1)),
+        ((500, 400), 400, (True, 1)),
     ],
 )
 async def test_what_no_provider_answers_is_charged_by_what_was_sent(

@@ -49,12 +49,14 @@ class Answering(World):
     def __init__(self, load: Load, *, breaks: bool = False, retry_after: bytes = b"1") -> None:
         super().__init__(load)
         self.said: list[Said] = []
+        self.urls: list[httpx.URL] = []
         self._breaks = breaks
         self._headers = [(b"retry-after", retry_after)]
 
     def _provider(self, request: httpx.Request) -> httpx.Response:
         said = Said(breaks=self._breaks)
         self.said.append(said)
+        self.urls.append(request.url)
         return httpx.Response(200, headers=self._headers, stream=said)
 
     async def send(self, content: bytes) -> int:
@@ -108,6 +110,32 @@ async def test_b9_what_is_no_request_is_a_400(load: Load, content: bytes) -> Non
     world = Answering(load)
     assert await world.send(content) == 400
     assert await world.used() == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("chat/completions", "/v1/chat/completions"),
+        ("..%2F..%2Fadmin", None),
+        ("%2e%2e/admin", None),
+        ("chat%2F..%2F..%2Fadmin", None),
+        ("chat%3Fadmin=1", "/v1/chat%3Fadmin%3D1"),
+        ("chat%23/completions", "/v1/chat%23/completions"),
+        ("chat%00", "/v1/chat%00"),
+        ("%252e%252e/admin", "/v1/%252e%252e/admin"),
+        ("gr%C3%BC%C3%9Fe", "/v1/gr%C3%BC%C3%9Fe"),
+    ],
+)
+async def test_a_path_leads_to_nothing_else_of_a_provider(
+    load: Load, path: str, sent: str | None
+) -> None:
+    """Whoever has a key of the gateway's asks for what is below /v1 with the provider's, and for nothing else."""
+    world = Answering(load)
+    headers = {"authorization": "Bearer sk-demo"}
+    target = httpx.URL("http://gateway").copy_with(raw_path=f"/v1/{path}".encode())
+    answer = await world.client.post(target, content=b'{"model": "m"}', headers=headers)
+    assert answer.status_code == (404 if sent is None else 200)
+    assert [url.raw_path.decode() for url in world.urls] == ([] if sent is None else [sent])
 
 
 async def test_c44_a_whole_answer_that_breaks_off_is_a_502_and_keeps_its_debit(load: Load) -> None:

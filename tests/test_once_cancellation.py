@@ -10,6 +10,7 @@ in the midst of, everything that it had is let go, and then
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -252,4 +253,41 @@ async def test_r16_the_block_is_left_while_an_attempt_is_on_its_way(first: bool)
     assert len(raised) == 1
     assert await scene.look(P1) == NOTHING
     assert await scene.look(USER) == (NOTHING if first else KEPT)
+    assert not scene.memory.instant._book.open
+
+
+@pytest.mark.parametrize("by_task", [False, True])
+async def test_r16_what_comes_back_too_late_is_given_back_by_whoever_is_cancelled(
+    by_task: bool, anyio_backend_name: str
+) -> None:
+    """R16: the target's part and what was to be shared, though the caller goes while the first is under way."""
+    if by_task and anyio_backend_name == "trio":
+        pytest.skip("asyncio alone has it")
+    scene = Scene()
+    once = scene.once()
+    backend = scene.limiter._backend
+    assert isinstance(backend, Suspending)
+    scope = anyio.CancelScope()
+    running: list[asyncio.Task[Any] | None] = []
+
+    async def attempt() -> None:
+        running.append(asyncio.current_task() if by_task else None)
+        with scope:
+            await once.attempt(P1)
+
+    async with anyio.create_task_group() as tasks:
+        async with once:
+            asked = backend.gate("reserve", "after")
+            tasks.start_soon(attempt)
+            await asked.reached.wait()
+        given = backend.gate("resolve", "before")
+        asked.open()
+        await given.reached.wait()
+        (task,) = running
+        if task is None:
+            scope.cancel()
+        else:
+            task.cancel()
+        given.open()
+    assert await scene.look(P1) == await scene.look(USER) == NOTHING
     assert not scene.memory.instant._book.open

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 
 from earmark import Event, Limiter, Limits, MemoryBackend, RateLimited, Scope
-from earmark.testing import ManualClock, strategies
+from earmark.testing import ManualClock
 from earmark.testing.faults import LOST_REPLY, FaultyBackend
+from earmark.testing.histories.drawing import histories
 from earmark.testing.histories.driver import Driver
 from earmark.testing.histories.gateway import Gateway
 from earmark.testing.histories.steps import Amend, Enforce, History
@@ -215,7 +216,7 @@ class Watched(Gateway):
 
 
 @settings(max_examples=examples(60))
-@given(strategies.histories(30))
+@given(histories(30))
 def test_no_history_of_a_sound_limiter_is_a_fault(history: History) -> None:
     """R1-R12: whatever happens to a sound limiter, the oracle has nothing to say."""
     steady = tuple(step for step in history.steps if not isinstance(step, Amend | Enforce))

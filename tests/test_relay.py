@@ -6,6 +6,7 @@ What is charged where nobody has answered is a table in test_llm_gateway.py, ove
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -57,18 +58,27 @@ class Body(httpx.AsyncByteStream):
 class World:
     """A limiter, and two providers; what the second answers is told where it matters."""
 
-    def __init__(self, answer: Body, other: Body | None = None, *, status: int = 200) -> None:
+    def __init__(
+        self,
+        answer: Body,
+        other: Body | None = None,
+        *,
+        status: int = 200,
+        headers: dict[str, bytes] | None = None,
+    ) -> None:
         self.limiter = Limiter(MemoryBackend(clock=ManualClock(20.0)))
         self.answer = answer
         self._answers = {"main": answer, "spare": other or answer}
         self.asked: list[str] = []
         self._status = status
+        said = {"content-type": b"application/x-own", "retry-after": b"7", "x-secret": b"1"}
+        self._headers = [(name.encode(), value) for name, value in (said | (headers or {})).items()]
         self._client = httpx.AsyncClient(transport=httpx.MockTransport(self._provider))
 
     def _provider(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request.url.host)
-        headers = {"content-type": "application/x-own", "retry-after": "7", "x-secret": "1"}
-        return httpx.Response(self._status, headers=headers, stream=self._answers[request.url.host])
+        stream = self._answers[request.url.host]
+        return httpx.Response(self._status, headers=self._headers, stream=stream)
 
     async def send(self, **body: Any) -> Response:
         targets = [
@@ -132,6 +142,34 @@ async def test_c44_a_whole_answer_is_passed_on_and_settled(status: int, tokens: 
     assert response.headers["x-ratelimit-remaining-tokens"] == "7000"
     assert "x-secret" not in response.headers
     assert await world.used() == {"requests": 1, "tokens": tokens, "concurrency": 0}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_type_that_cannot_be_sent_is_left_out(stream: bool) -> None:
+    """C1: the client gets the answer, which is counted, whatever the provider calls it."""
+    body = Body(FINISHES % 0, USAGE, DONE) if stream else Body(WHOLE)
+    world = World(body, headers={"content-type": "text/plain; name=→".encode()})
+    response = await world.send(stream=stream)
+    assert response.headers["content-type"] == "application/json"
+    if stream:
+        await said(response)
+    assert await world.used() == {"requests": 1, "tokens": 30, "concurrency": 0}
+    assert world.answer.closed
+
+
+async def test_b63_a_compressed_stream_passes_through_and_says_so() -> None:
+    """B63, C69: its bytes are untouched, so the client hears how they are coded; a whole answer is decoded."""
+    coded = gzip.compress(FINISHES % 0 + USAGE + DONE)
+    world = World(Body(coded), headers={"content-encoding": b"gzip"})
+    response = await world.send(stream=True)
+    assert response.headers["content-encoding"] == "gzip"
+    assert await said(response) == coded
+    assert await world.used() == {"requests": 1, "tokens": 3_000, "concurrency": 0}
+    world = World(Body(gzip.compress(WHOLE)), headers={"content-encoding": b"gzip"})
+    response = await world.send()
+    assert "content-encoding" not in response.headers
+    assert response.body == WHOLE
+    assert (await world.used())["tokens"] == 30
 
 
 async def test_c44_a_provider_that_refuses_unbilled_gets_all_back_before_the_next_one() -> None:

@@ -357,6 +357,17 @@ def test_text_that_is_no_utf_8_is_told(tmp_path: Path) -> None:
         read(path)
 
 
+def test_a_name_is_the_same_however_nothing_is_written(tmp_path: Path) -> None:
+    """No model is null or empty; a name that has no hash is a mistake, also where it comes again."""
+    same = [json.dumps(OBJECT | {"model": model}) for model in (None, "", None)]
+    trace = read(written(tmp_path, *same, name="trace.jsonl"))
+    assert (len(trace.whos), list(trace.who)) == (1, [0, 0, 0])
+    wrong = json.dumps(OBJECT | {"model": ["m"]})
+    with pytest.raises(TraceError) as caught:
+        read(written(tmp_path, wrong, wrong, name="trace.jsonl"))
+    assert [(one.place, one.line) for one in caught.value.mistakes] == [("model", 1), ("model", 2)]
+
+
 def test_of_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
     """A file of the wrong kind does not fill the screen."""
     trace = written(tmp_path, HEAD, *["x,a,m,1,2,3"] * (MOST_MISTAKES + 1_234))

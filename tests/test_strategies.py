@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from contextlib import aclosing
-from typing import Any
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
-from earmark import Limiter, Limits, MemoryBackend, Scope, Usage
+from earmark import Limiter, Limits, MemoryBackend, Reservation, Scope, Usage
 from earmark.streams import Observed, observe_stream
-from earmark.testing import ManualClock, charged, strategies
-from earmark.testing.histories.driver import Driver
-from earmark.testing.histories.gateway import Gateway
-from earmark.testing.histories.steps import History
-from earmark.testing.streams.bodies import ALL, stream
-from earmark.testing.streams.sending import Body
+from earmark.testing import ManualClock, charged, fake_redis_backend, strategies
+from earmark.testing import histories as kit
+from earmark.testing.histories import (
+    Bad,
+    Finish,
+    Gateway,
+    History,
+    Line,
+    Offer,
+    Peek,
+    PreCommit,
+    Settle,
+    Wait,
+    play,
+)
+from earmark.testing.plain import PlainBackend
+from earmark.testing.streams import ALL, Body, Stream, stream
 from tests.reached import Reached
 from tests.scale import examples
 
 reached = Reached("bodies of streams")
+
+SQLiteBackend: Final[Any] = import_module("examples.sqlite_backend").SQLiteBackend
 
 
 async def consume(body: Body, seen: list[Observed]) -> list[Any]:
@@ -58,6 +75,7 @@ def _read(body: Body) -> None:
     if body.complete:
         assert observed.usage == body.stream.usage
         assert observed.authoritative == body.stream.authoritative
+        assert observed.outcome == body.stream.outcome
     elif body.ending == "error" and observed.outcome != "end":
         assert observed.outcome == "error"
     reached.history({body.stream.dialect, body.ending, "whole" if body.whole else "cut off"})
@@ -89,8 +107,69 @@ def test_values(scopes: tuple[Scope, ...], limits: Limits, usage: Usage) -> None
 @settings(max_examples=examples(20))
 @given(strategies.histories(15))
 def test_a_history_is_played(history: History) -> None:
-    """R1-R12: a history can be played by whoever draws one."""
-    Driver(history.offers, lambda clock: Gateway(MemoryBackend(clock=clock))).run(history.steps)
+    """R1-R12: a history can be played by whoever draws one, and has no step whose outcome is a backend's own."""
+    at_work = Finish("enter"), Finish("leave")
+    assert not {step._replace(hold=0) for step in history.steps if isinstance(step, Finish)} & {
+        *at_work
+    }
+    play(history, lambda clock: Gateway(MemoryBackend(clock=clock)))
+
+
+@pytest.mark.parametrize("backend", [PlainBackend, SQLiteBackend, fake_redis_backend])
+def test_a_history_is_played_on_any_backend(backend: Any) -> None:
+    """R1-R12: those that are called and those that suspend, on an event loop of the history's own."""
+
+    @settings(max_examples=examples(20))
+    @given(strategies.histories(15))
+    def played(history: History) -> None:
+        play(history, lambda clock: Gateway(backend(clock=clock)))
+
+    played()
+
+
+ONCE_WRONG: Final = History(
+    (Offer("a", (("tpm", 10),), also=(Line("requests", 3, 60_000_000),)),),
+    (Peek(), PreCommit(tokens=5), Wait(1), Settle(used=7), Bad(0, float("nan"))),
+)
+
+
+def test_a_history_that_fails_says_in_which_step() -> None:
+    """What was expected, the step as it is printed, and when; the gateway is closed all the same."""
+    closed: list[Gateway] = []
+
+    class Forgets(Gateway):
+        async def resolve(self, reservation: Reservation, verb: str, *usage: Any) -> bool:
+            return await super().resolve(reservation, verb, 0)
+
+        async def aclose(self) -> None:
+            closed.append(self)
+            await super().aclose()
+
+    with pytest.raises(
+        AssertionError, match=r"used of 'a', tokens of 10 .*got 0, expected 7"
+    ) as caught:
+        play(ONCE_WRONG, lambda clock: Forgets(MemoryBackend(clock=clock)))
+    assert caught.value.__notes__ == [
+        "in step 3, Settle(hold=0, used=7), when the clock stood at 1000000000008 us"
+    ]
+    assert len(closed) == 1
+
+
+def test_a_history_is_shown_as_an_expression_of_public_names() -> None:
+    """Pasted, it is the same history but for what is looked at anyway; what is no number has no literal."""
+    public = {name: getattr(kit, name) for name in kit.__all__}
+    pasted = eval(repr(ONCE_WRONG), {**public, "Usage": Usage})  # noqa: S307 - it is our own
+    assert repr(pasted) == repr(ONCE_WRONG)
+    assert pasted.offers == ONCE_WRONG.offers
+    play(pasted, lambda clock: Gateway(MemoryBackend(clock=clock)))
+
+
+@settings(max_examples=examples(50))
+@given(strategies.histories(15))
+def test_any_history_can_be_pasted(history: History) -> None:
+    """Whatever is drawn."""
+    public = {name: getattr(kit, name) for name in kit.__all__}
+    assert repr(eval(repr(history), {**public, "Usage": Usage})) == repr(history)  # noqa: S307 - it is our own
 
 
 @settings(max_examples=examples(100))
@@ -136,12 +215,73 @@ def test_b65_charged(usage: Usage | None, authoritative: bool, tokens: int) -> N
     assert charged(20, Observed("closed", usage, authoritative=authoritative)) == tokens
 
 
-def test_an_unknown_dialect_is_told_which_there_are() -> None:
-    """`openai` has a name of its own in the table of dialects."""
-    with pytest.raises(
-        ValueError, match=r"no streams of openai: there are anthropic, .*openai-compatible"
-    ):
-        strategies.bodies({"openai"})
+@pytest.mark.parametrize(
+    ("dialects", "wrong"),
+    [
+        ("openia", "'openia'"),
+        ({"openai", "azure", "groq"}, "'azure', 'groq'"),
+        ((), "no dialect"),
+        ("", "''"),
+    ],
+)
+def test_an_unknown_dialect_is_told_which_there_are(dialects: Any, wrong: str) -> None:
+    """At once, and by names that are one or more: a text is no collection of letters."""
+    there = r"anthropic, bedrock, .*openai, openai-assistants, openai-compatible, .*watsonx$"
+    with pytest.raises(ValueError, match=f"no streams of {wrong}: there are some of {there}"):
+        strategies.bodies(dialects)
+
+
+TABLE: Final = Path(__file__).parent.parent / "docs" / "streams.md"
+
+
+def test_every_dialect_of_the_table_has_bodies() -> None:
+    """By the names that `dialect=` takes, alone or with others; each draws what it reads, and nothing else."""
+    names = re.findall(
+        r"^\| `([a-z-]+)` \| .*\|.*\|.*\|.*\|$", TABLE.read_text("utf-8"), re.MULTILINE
+    )
+    assert {"openai", "openai-compatible", "replicate"} < set(names)
+    for name in names:
+        drawn = _dialects(strategies.bodies(name))
+        assert drawn == {name if name != "openai" else "openai-compatible"}
+    assert _dialects(strategies.bodies({"openai", "gemini"})) == {"openai-compatible", "gemini"}
+
+
+def _dialects(bodies: st.SearchStrategy[Body]) -> set[str]:
+    found: set[str] = set()
+
+    @settings(max_examples=20, phases=[Phase.generate])
+    @given(bodies)
+    def draw(body: Body) -> None:
+        found.add(body.stream.dialect)
+
+    draw()
+    return found
+
+
+@pytest.mark.parametrize("dialect", ["openai", "openai-compatible", None])
+@pytest.mark.parametrize(
+    "known", [one for one in ALL if one.dialect == "openai-compatible"], ids=repr
+)
+def test_what_is_of_openais_shape_means_the_same_to_all_who_read_it(
+    known: Stream, dialect: str | None
+) -> None:
+    """So that `bodies("openai")` draws what a gateway that names that dialect reads."""
+    seen: list[Observed] = []
+
+    async def read() -> None:
+        body = Body(known, (known.framings()[0],), "stop", whole=True)
+        async for _ in observe_stream(
+            body.source(), on_complete=seen.append, expected_choices=known.n, dialect=dialect
+        ):
+            pass
+
+    anyio.run(read)
+    (told,) = seen
+    assert (told.usage, told.authoritative, told.outcome) == (
+        known.usage,
+        known.authoritative,
+        known.outcome,
+    )
 
 
 def test_a_body_is_shown_in_short_and_can_be_pasted() -> None:

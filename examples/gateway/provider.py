@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import httpx
+
 from earmark.testing.provider import Act, Provider, Recorded
-from earmark.testing.provider.dialects import Chat
 
 MODEL: Final = "stand-in-1"
 
@@ -15,10 +16,15 @@ def stand_in(body: Recorded) -> Provider:
     return Provider(Act(output_tokens=20), recorded=body, models={MODEL})
 
 
-def spoken(prompt: int, completion: int) -> Recorded:
-    """A stream of OpenAI's shape: a few words, a report, `[DONE]`."""
-    act = Act(chunks=3, input_tokens=prompt, output_tokens=completion)
-    asked = {"model": MODEL}
-    with_usage = {**asked, "stream_options": {"include_usage": True}}
-    said, told = (b"".join(Chat().events(act, one)) for one in (asked, with_usage))
-    return Recorded("text/event-stream", told, said)
+async def spoken(prompt: int, completion: int) -> Recorded:
+    """A stream of OpenAI's shape: a few words, a report, `[DONE]`. Another stand-in says it."""
+    speaker = Provider(Act(chunks=3, input_tokens=prompt, output_tokens=completion))
+    transport = httpx.ASGITransport(speaker)
+    async with httpx.AsyncClient(transport=transport, base_url="http://provider") as http:
+
+        async def said(**options: object) -> bytes:
+            asked = {"model": MODEL, "messages": [], "stream": True, **options}
+            return (await http.post("/v1/chat/completions", json=asked)).content
+
+        told = await said(stream_options={"include_usage": True})
+        return Recorded("text/event-stream", told, await said())

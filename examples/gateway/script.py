@@ -33,9 +33,9 @@ class Script:
     limits: Limits
 
 
-def built_in(hold: int) -> Script:
+async def built_in(hold: int) -> Script:
     """A few words, and a report of 1,500 tokens: a model that has thought a lot."""
-    body = spoken(prompt=10, completion=1_490)
+    body = await spoken(prompt=10, completion=1_490)
     half = len(body.content) // 2
     return Script(body, half, hold, 1_500, marked=True, limits=Limits(rpm=60, tpm=1_000))
 

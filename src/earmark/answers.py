@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from earmark.limits import MICROSECONDS, Limit
+from earmark.limits import MICROSECONDS, Limit, spelled
 
 _put: Final = object.__setattr__  # how a frozen value is filled
 
@@ -42,7 +42,7 @@ class Denial:
 
     def __str__(self) -> str:
         limit = self.limit
-        per = "" if limit.window is None else f" per {limit.window:g} s"
+        per = "" if limit.window is None else f" per {spelled(limit.window)} s"
         text = f"{self.key!r}: {limit.capacity} {limit.metric}{per}, {self.used} used, {self.asked} asked"
         if not self.retryable:
             return f"{text}, never possible"
@@ -111,8 +111,9 @@ class LimitExplanation:
         limit: the limit.
         enforce: whether its scope enforces; one that does not never refuses.
         used: units used (live slots), rounded up.
-        held: of these, what open reservations would give back if all of them were cancelled now; None where the
-            store does not know by limit (Redis, but for slots).
+        held: of these, what open reservations would give back if all of them were cancelled now. Memory tells it of
+            every limit. Redis tells it of slots, all of which are held, and of a limit of which nothing is used; of
+            any other it is None, since counts do not say whose they are.
         asked: units that the request asks for; None: it does not name the metric, and is not judged by it.
         would_refuse: whether the limit has no room for that.
         retry_after: seconds until it has, if nothing else happens; 0.0: now. None: no clock brings it, since slots are
@@ -192,4 +193,4 @@ class Explanation:
 
 
 def _of(limit: Limit) -> str:
-    return limit.metric if limit.window is None else f"{limit.metric} per {limit.window:g} s"
+    return limit.metric if limit.window is None else f"{limit.metric} per {spelled(limit.window)} s"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from earmark.limits import MICROSECONDS
 
 Clock = Callable[[], float]
+"""Returns seconds since the epoch, as `time.time` does."""
 
 
 class Reading(NamedTuple):

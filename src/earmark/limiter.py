@@ -343,7 +343,10 @@ class Limiter:
     async def explain(
         self, *scopes: Scope, tokens: int | Usage = 0, amounts: Mapping[str, int] | None = None
     ) -> Explanation:
-        """What `pre_commit` would be answered, by which limits, and from when on it is admitted. Changes nothing."""
+        """What `pre_commit` would be answered, by which limits, and from when on it is admitted. Changes nothing.
+
+        What of a limit is held memory tells of all, and Redis of slots: see `LimitExplanation.held`.
+        """
         return await looking.explain(self._office, scopes, asks_of(tokens, amounts))
 
     async def reset(self, *scopes: Scope) -> None:

@@ -18,9 +18,11 @@ from earmark.usage import TOKEN_METRICS
 Algorithm = Literal["fixed_window", "sliding_window", "token_bucket"]
 
 CONCURRENCY: Final = "concurrency"
+"""The metric of slots, which are held and not counted."""
 REQUESTS: Final = "requests"
 
 MICROSECONDS: Final = 1_000_000
+"""A second: inside, all times are whole microseconds."""
 MAX_KEY_BYTES: Final = 1024
 # A window's end must still be exact in a double, the one number that Lua has.
 MAX_WINDOW_US: Final = 2**52
@@ -46,6 +48,11 @@ def to_microseconds(name: str, seconds: object) -> int:
             return microseconds
     msg = f"{name} must be a number of seconds, at least 0.000001 and at most 2**52 / 1e6, not {seconds!r}"
     raise ValueError(msg)
+
+
+def spelled(window: float) -> str:
+    """The seconds of a window, exact and without an exponent: "60", "0.5", "2592000"."""
+    return f"{window:.6f}".rstrip("0").rstrip(".")
 
 
 def lease_microseconds(lease: object) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from earmark.answers import Explanation, ScopeStatus
 from earmark.asks import check_scopes
@@ -35,5 +36,7 @@ async def explain(
         return explanation((), asks, Seen((), 0), None)
     backend = office.backend
     seen = await backend.peek(scopes)
-    unheld = backend.unheld(scopes, seen) if isinstance(backend, TellsHeld) else None
+    # Looked up by its name: the class of a backend that passes on what another has does not tell.
+    tells = hasattr(backend, "unheld")
+    unheld = cast("TellsHeld", backend).unheld(scopes, seen) if tells else None
     return explanation(scopes, asks, seen, unheld)

@@ -215,8 +215,8 @@ class ReserveOnce:
         self._admit(hold, office)
         attempt = Attempt(office, hold, shared)
         if self._over:
-            for reservation in (attempt, *new):
-                await reservation.cancel()
+            # All of it, also where the caller is cancelled meanwhile: nobody else knows of it (R16).
+            await finish(together, *(late.cancel for late in (attempt, *new)))
             self._check_going_on()
         if self._attempts:
             self._attempts = [one for one in self._attempts if one.is_left_to_once]

@@ -55,13 +55,13 @@ class Gateway:
             yield client
 
     @asynccontextmanager
-    async def anthropic(self, key: str) -> AsyncIterator[Any]:
-        """Anthropic's SDK."""
+    async def anthropic(self, key: str, *, max_retries: int = 0) -> AsyncIterator[Any]:
+        """Anthropic's SDK, which does not retry either."""
         from anthropic import AsyncAnthropic
 
         http = httpx2.AsyncClient(trust_env=False)
         async with AsyncAnthropic(
-            base_url=self.url, api_key=key, http_client=http, max_retries=0
+            base_url=self.url, api_key=key, http_client=http, max_retries=max_retries
         ) as client:
             yield client
 

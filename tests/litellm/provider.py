@@ -60,9 +60,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer."""
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.provider.asked.append(body)
-        said = str(body.get("messages", [{}])[-1].get("content"))
+        said = _said(body)
         if "refuse" in said:
-            status = int(said.split("refuse ")[1][:3])
+            statuses = said.split("refuse ")[
+                1
+            ].split()  # one after the other, then the last one on and on
+            times = sum(_said(one) == said for one in self.provider.asked)
+            status = int(statuses[min(times, len(statuses)) - 1])
             self._json(status, {"error": {"message": "refused", "type": "invalid_request_error"}})
         elif self.path.endswith("/embeddings"):
             data = [{"object": "embedding", "index": 0, "embedding": [0.5]}]
@@ -97,6 +101,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(event)
         except OSError:
             return  # whoever listened has gone
+
+
+def _said(body: dict[str, Any]) -> str:
+    return str(body.get("messages", [{}])[-1].get("content"))
 
 
 _CHAT: Final = {"id": "c", "object": "chat.completion", "created": 1, "model": "gpt-4o"}

@@ -238,6 +238,18 @@ def test_an_unknown_outcome_keeps_the_hold(proxy: Proxy) -> None:
     assert proxy.used("unknown") == {"requests": 2, "tokens": 507 + 505, "concurrency": 0}
 
 
+@pytest.mark.parametrize(("statuses", "tokens"), [("500 429", 58), ("429 429", 0)])
+def test_c44_what_an_earlier_attempt_may_be_billed_for_keeps_its_hold(
+    statuses: str, tokens: int, proxy: Proxy
+) -> None:
+    """C44: LiteLLM asks once more, and that is refused unbilled: of what came before nobody knows."""
+    key, sent = f"again {statuses}", len(proxy.provider.asked)
+    answer = proxy.ask(key, f"refuse {statuses}", num_retries=1, max_tokens=50)
+    assert answer.status_code == 429
+    assert len(proxy.provider.asked) == sent + 2
+    assert proxy.used(key) == {"requests": 1, "tokens": tokens, "concurrency": 0}
+
+
 def test_what_the_proxy_refuses_is_given_back(proxy: Proxy) -> None:
     """A model that LiteLLM does not have was never sent: nothing counts."""
     assert proxy.ask("lost", model="no such model").status_code in {400, 404}
@@ -269,6 +281,42 @@ def test_slots_are_held_until_the_stream_ends(proxy: Proxy) -> None:
     assert proxy.free("alone")
     proxy.provider.go_on.set()
     assert proxy.used("alone")["tokens"] >= 12 + 505
+
+
+def test_c8_an_id_that_a_client_gives_to_two_requests(proxy: Proxy) -> None:
+    """C8: LiteLLM takes a request's id from its client. What is refused does not resolve what runs under it."""
+    proxy.provider.holding.clear()
+    proxy.provider.go_on.clear()
+    url = proxy.url + "/v1/chat/completions"
+    asked = body("hold", stream=True, max_tokens=500)
+    headers = bearer("slow") | {"x-litellm-call-id": "mine"}
+    with (
+        httpx.Client(timeout=60) as client,
+        client.stream("POST", url, json=asked, headers=headers) as stream,
+    ):
+        assert proxy.provider.holding.wait(10)
+        for key, status in (("alone/red", 429), ("slow", 429)):
+            too_much = body("hi", max_tokens=20_000)
+            refused = client.post(url, json=too_much, headers=headers | bearer(key))
+            assert refused.status_code == status
+        assert proxy.used("slow") == {"requests": 1, "tokens": 505, "concurrency": 1}
+        proxy.provider.go_on.set()
+        assert stream.read()
+    assert proxy.used("slow") == {"requests": 1, "tokens": 12, "concurrency": 0}
+
+
+def test_no_provider_is_sent_what_the_hook_marks_a_request_with(proxy: Proxy) -> None:
+    """What a client says of itself is passed on, and nothing of the hook's is."""
+    sent = len(proxy.provider.asked)
+    own = {"user_id": "u"}
+    for path, model in (("/v1/messages", "claude"), ("/v1/chat/completions", "gpt-4o")):
+        answer = proxy.ask("marked", path=path, model=model, max_tokens=500, metadata=own)
+        assert answer.status_code == 200
+    seen = proxy.provider.asked[sent:]
+    assert seen[0]["metadata"] == own
+    assert "earmark" not in json.dumps(seen)
+    assert proxy.free("marked")
+    assert proxy.used("marked") == {"requests": 2, "tokens": 24, "concurrency": 0}
 
 
 def test_rules_teams_and_aliases(proxy: Proxy) -> None:

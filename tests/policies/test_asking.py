@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import pytest
 from earmark import Limiter, RateLimited, Usage
 from earmark.policies import Policies, PolicyError
 from earmark.policies import book as books
+from earmark.policies.reading import Source, read
 
 ONE: Final[dict[str, Any]] = {
     "default": {"limits": {"rpm": 20}},
@@ -128,6 +130,41 @@ def test_a_reload_of_a_bad_file_changes_nothing(text: str | None, tmp_path: Path
     file.write_text(json.dumps({**ONE, "scopes": [{"id": "a", "by": "user", "limits": {}}]}))
     with pytest.raises(PolicyError, match="user"):
         policies.reload()  # what the gateway says of a request is still what it was
+
+
+@pytest.mark.parametrize(
+    ("newer", "rpm"),
+    [
+        ({"default": {"limits": {"rpm": 2}}}, 2),
+        ({"default": {"limits": {"rmp": 2}}}, 1),  # what is wrong takes the place of nothing
+        (None, 3),
+    ],
+)
+def test_an_older_reading_takes_no_newer_ones_place(
+    newer: object, rpm: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hangups in a row: while the file is judged it changes and is read again, by a handler or another thread."""
+    file = tmp_path / "p.json"
+    file.write_text(json.dumps(ONE))
+    policies = Policies.load(file)
+
+    def meanwhile(name: str) -> Source:
+        source = read(name)
+        monkeypatch.undo()
+        if newer is None:
+            policies.replace(Policies({"default": {"limits": {"rpm": 3}}}))
+        else:
+            file.write_text(json.dumps(newer))
+            with suppress(PolicyError):
+                policies.reload()
+        return source
+
+    file.write_text(json.dumps({"default": {"limits": {"rpm": 1}}}))
+    monkeypatch.setattr("earmark.policies.policies.read", meanwhile)
+    policies.reload()
+    (scope,) = policies.scopes(tenant="acme")
+    assert [limit.amount for limit in scope.limits] == [rpm]
+    assert repr(policies).endswith("0 tenants, 0 model rules, 0 scopes, 0 aliases>")
 
 
 def test_policies_of_a_mapping_cannot_be_read_again() -> None:

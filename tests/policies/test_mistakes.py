@@ -198,6 +198,25 @@ MISTAKES: Final[list[tuple[str, Any, str, str, str]]] = [
     ("default", ..., "missing_field", "default", "not listed"),
     ("default.limits", ..., "missing_field", "…", "{} for none"),
     ("tenants.0.limits", None, "not_a_mapping", "tenants[0].limits", "{} for no limit"),
+    *(
+        (f"default.limits.{name}", None, "left_empty", "…", "leave the field out")
+        for name in ("rps", "rpm", "tpd", "otpm", "concurrency")
+    ),
+    (
+        "default.limits.also",
+        [{**A_LIMIT, "algorithm": "token_bucket", "burst": None}],
+        "left_empty",
+        "default.limits.also[0].burst",
+        "leave the field out",
+    ),
+    ("scopes.1.match", None, "left_empty", "scopes[1].match", "leave the field out"),
+    (
+        "default.models.0.id",
+        None,
+        "left_empty",
+        "default.models[0].id",
+        "leave the field out",
+    ),
     ("default.enforce", "false", "not_a_bool", "…", "without quotes"),
     ("default.enforce", 0, "not_a_bool", "…", "without quotes"),
     # another shape

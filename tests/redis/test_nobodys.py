@@ -260,20 +260,3 @@ async def test_r9_one_that_was_sent_again_is_withdrawn_for_its_late_copy_alone(
         assert await withdraw(backend, given) is False
         assert await withdraw(backend, made) is False
         assert await open_slots(backend) == 1
-
-
-async def test_r9_a_record_of_a_release_that_tells_nobody_apart(
-    shared_redis: RedisServer, namespace: str
-) -> None:
-    """R9: it says that somebody was given it, and not who: nobody here takes that from them."""
-    async with scene(shared_redis.url, namespace, ("a",)) as one:
-        backend: Any = one.limiters[0]._backend
-        made, given = [await ask_of(backend, SLOT) for _ in range(2)]
-        (key, _) = backend._messages.reserve(made).keys[:2]
-        with shared_redis.client() as look:
-            record: Any = look.get(key)
-            look.set(key, record.partition(b" @")[0], keepttl=True)
-        for hold in (given, await ask_of(backend, SLOT), made):
-            assert await withdraw(backend, hold) is False
-        assert await open_slots(backend) == 1
-        assert await backend.resolve(made, "settle", {"requests": 1}, {}) is True

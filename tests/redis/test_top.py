@@ -296,7 +296,7 @@ async def test_the_live_table_draws_every_row(
     scope = Scope("user:[red]x[/red]\x1b[2J", Limits(rpd=1))
     made = await limiter.pre_commit(scope)
     watch = watch_of(shared_redis, namespace)
-    await watch.look()
+    await look_at_all(watch)
     out = StringIO()
     Console(file=out, width=140, force_terminal=True).print(table(await watch.rows(), watch.said))
     text = out.getvalue()
@@ -348,9 +348,11 @@ async def test_it_runs_on_a_terminal_until_it_is_interrupted(
                 await drawn(screen, b"tenant:full")
                 made.append(await limiter.pre_commit(SLIDING, tokens=300))
                 await drawn(screen, b"user:s")
-            process.send_signal(signal.SIGINT)
-            await anyio.to_thread.run_sync(drained, screen)
-            _, errors = await anyio.to_thread.run_sync(process.communicate)
+                process.send_signal(signal.SIGINT)
+                await anyio.to_thread.run_sync(drained, screen, abandon_on_cancel=True)
+                _, errors = await anyio.to_thread.run_sync(
+                    process.communicate, abandon_on_cancel=True
+                )
         finally:
             process.kill()
             os.close(screen)

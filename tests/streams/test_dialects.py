@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -122,8 +121,7 @@ async def test_parsed_payloads_give_the_same(stream: Stream) -> None:
     payloads = stream.payloads()
     usage, authoritative, ending = await observe(stream, payloads, stream.dialect)
     assert (usage, authoritative) == expected(stream)[:2]
-    if not ONLY_IN_NAMES.search(stream.name):
-        assert ending == stream.outcome
+    assert (ending == stream.outcome) == stream.parsed
 
 
 WORDS = {
@@ -178,13 +176,6 @@ def test_equal_reports_keep_what_the_fuller_one_knows() -> None:
     events = [chat(finish="stop", usage=counts(10, 5, prompt_tokens_details={"cached_tokens": 3}))]
     events += [bare(counts(10, 5)), DONE]
     assert read(UNKNOWN(1), events).usage == Usage(10, 5, 3, reported_total=15)
-
-
-# Endings that only text, or the name of an event, tells of.
-ONLY_IN_NAMES = re.compile(
-    "replicate|nothing but the end|names itself in text|an event named error, whatever"
-    "|n = 2, one choice finished|zero for what is to come"
-)
 
 
 @pytest.mark.parametrize(

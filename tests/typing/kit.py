@@ -10,8 +10,7 @@ from typing import Any, assert_type
 from hypothesis import strategies as st
 
 from earmark import Limiter, Limits, MemoryBackend, RedisBackend, Scope, Usage
-from earmark.backends import Backend
-from earmark.clock import Clock
+from earmark.backends import Backend, Clock
 from earmark.testing import (
     CONTRACT,
     LOST,
@@ -28,6 +27,7 @@ from earmark.testing import (
     slow,
     timeout_after_apply,
 )
+from earmark.testing.histories import History
 from earmark.testing.machine import Gateway, LimiterMachine
 from earmark.testing.oracle import InvariantBroken, Oracle
 from earmark.testing.plain import PlainBackend
@@ -54,6 +54,7 @@ from earmark.testing.rows import (
     used,
 )
 from earmark.testing.strategies import bodies, histories, limits, scope_sets, scopes, usages
+from earmark.testing.streams import Body
 
 
 async def contract(broken: ContractBroken, fault: Fault) -> None:
@@ -93,8 +94,8 @@ def drawn() -> None:
     assert_type(scopes(), st.SearchStrategy[Scope])
     assert_type(scope_sets(), st.SearchStrategy[tuple[Scope, ...]])
     assert_type(usages(), st.SearchStrategy[Usage])
-    assert isinstance(histories(), st.SearchStrategy)
-    assert isinstance(bodies({"anthropic"}), st.SearchStrategy)
+    assert_type(histories(), st.SearchStrategy[History])
+    assert_type(bodies({"anthropic"}), st.SearchStrategy[Body])
 
 
 async def rows() -> None:

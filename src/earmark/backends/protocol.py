@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol
 
 from earmark.backends.crossings import Crossings
 from earmark.backends.delivery import Loop, loop_of, running
@@ -283,9 +283,8 @@ class Backend(Protocol):
         ...
 
 
-@runtime_checkable
 class TellsHeld(Protocol):
-    """A backend that knows of every limit what open reservations hold of it; none has to."""
+    """A backend that knows of every limit what open reservations hold of it. None has to: who has `unheld` tells."""
 
     def unheld(self, scopes: tuple[Scope, ...], seen: Seen) -> States:
         """What was seen of the limits, as it would be had every open reservation been cancelled at that instant."""

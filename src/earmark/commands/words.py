@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from earmark.limits import CONCURRENCY, DAY, HOUR, MICROSECONDS, MINUTE, SECOND, Limit
+from earmark.limits import CONCURRENCY, DAY, HOUR, MICROSECONDS, MINUTE, SECOND, Limit, spelled
 
 _WINDOWS: Final = {
     SECOND * MICROSECONDS: "second",
@@ -27,7 +27,7 @@ def briefly(limit: Limit) -> str:
     """A limit in few words."""
     if limit.metric == CONCURRENCY:
         return f"{limit.amount:,} at once"
-    window = _WINDOWS.get(limit.window_us, f"{limit.window:g} seconds")
+    window = _WINDOWS.get(limit.window_us, f"{spelled(limit.window or 0)} seconds")
     return f"{limit.amount:,} {limit.metric} per {window}"
 
 

@@ -3,7 +3,9 @@
 LiteLLM calls a hook at each step of a request, and this one does there what a gateway would do: it reserves before the
 request is sent, hands the reservation to the stream or settles it by the answer, and gives back what was never
 sent. What LiteLLM forgets (a request that ends without any hook) is abandoned as the request's objects are
-collected: a reservation lives as long as the logging object that LiteLLM makes for each request.
+collected: a reservation lives as long as the logging object that LiteLLM makes for each request. Where a hook is not
+given that object, a mark in the metadata that LiteLLM keeps of a request tells it from others: the id of a call will
+not do, since LiteLLM takes it from whoever asks.
 
     # earmark_hook.py, beside LiteLLM's config.yaml, which says `litellm_settings: {callbacks: earmark_hook.hook}`
     hook = EarmarkHook(Limiter(), Policies.load("policies.yaml"))
@@ -11,7 +13,8 @@ collected: a reservation lives as long as the logging object that LiteLLM makes 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -23,6 +26,7 @@ from earmark.http import answer_to, rate_limit_headers
 from earmark.limiter import Limiter
 from earmark.policies import Policies
 from earmark.reservation import Reservation
+from earmark.streams.counts import mapping_of
 from earmark.streams.response import usage_from_response
 from earmark.usage import Usage
 
@@ -41,6 +45,11 @@ _WITHOUT_OUTPUT: Final = ("embedding", "moderation", "rerank", "image", "speech"
 
 # What a provider answers to a request that it does not bill.
 _UNBILLED: Final = frozenset({400, 401, 403, 404, 413, 422, 429})
+
+# What tells a request by its metadata, and the places where LiteLLM keeps them: the first one that is there is its own,
+# and nothing of it is sent to a provider.
+_MARK: Final = "earmark_request"
+_METADATA: Final = ("litellm_metadata", "metadata")
 
 ANONYMOUS: Final = "anonymous"
 
@@ -80,11 +89,12 @@ def dims_of(key: Key) -> Dims:
 class _Open:
     """A reservation that no hook has resolved yet."""
 
-    __slots__ = ("__weakref__", "reservation", "sent", "streams")
+    __slots__ = ("__weakref__", "may_be_billed", "reservation", "sent", "streams")
 
     def __init__(self, reservation: Reservation) -> None:
         self.reservation = reservation
         self.sent = False
+        self.may_be_billed = False  # an attempt of several, which has failed
         self.streams = False
 
 
@@ -118,7 +128,7 @@ class EarmarkHook(CustomLogger):
         self._output = output
         self._ceiling = ceiling
         self._open: WeakKeyDictionary[object, _Open] = WeakKeyDictionary()
-        self._by_call: WeakValueDictionary[str, _Open] = WeakValueDictionary()
+        self._marked: WeakValueDictionary[str, _Open] = WeakValueDictionary()
 
     async def async_pre_call_hook(
         self, user_api_key_dict: Key, cache: object, data: dict[str, Any], call_type: str
@@ -150,9 +160,12 @@ class EarmarkHook(CustomLogger):
             return
         await reservation.__aenter__()  # renews itself from here on
         self._open[anchor] = opened = _Open(reservation)
-        call = data.get("litellm_call_id")
-        if isinstance(call, str):
-            self._by_call[call] = opened
+        metadata = next(
+            (data[name] for name in _METADATA if isinstance(data.get(name), dict)), None
+        )
+        if metadata is not None:
+            metadata[_MARK] = mark = secrets.token_hex(8)
+            self._marked[mark] = opened
 
     async def async_pre_call_deployment_hook(
         self, kwargs: Mapping[str, Any], call_type: object
@@ -195,7 +208,7 @@ class EarmarkHook(CustomLogger):
             return
         if not opened.sent and isinstance(original_exception, HTTPException):
             await opened.reservation.cancel()
-        elif getattr(original_exception, "status_code", None) in _UNBILLED:
+        elif _is_unbilled(original_exception) and not opened.may_be_billed:
             await opened.reservation.settle_success(Usage(0, 0))
         else:
             await opened.reservation.close_reserved_only()
@@ -212,6 +225,14 @@ class EarmarkHook(CustomLogger):
         opened = self._find(data)
         return None if opened is None else rate_limit_headers(opened.reservation)
 
+    async def async_log_failure_event(
+        self, kwargs: Mapping[str, Any], response_obj: object, start_time: object, end_time: object
+    ) -> None:
+        """Note an attempt that may be billed: LiteLLM may ask once more, and that be refused unbilled."""
+        opened = self._find(kwargs)
+        if opened is not None and not _is_unbilled(kwargs.get("exception")):
+            opened.may_be_billed = True
+
     async def async_log_success_event(
         self, kwargs: Mapping[str, Any], response_obj: object, start_time: object, end_time: object
     ) -> None:
@@ -221,10 +242,26 @@ class EarmarkHook(CustomLogger):
             await _settle(opened.reservation, response_obj)
 
     def _find(self, data: Mapping[str, Any]) -> _Open | None:
-        """The reservation of a request, by the object or the id that LiteLLM made for it."""
-        anchor, call = data.get("litellm_logging_obj"), data.get("litellm_call_id")
+        """The reservation of a request, by the object that LiteLLM made for it, or by its mark."""
+        anchor = data.get("litellm_logging_obj")
         opened = None if anchor is None else self._open.get(anchor)
-        return opened or self._by_call.get(call or "")
+        if opened is not None:
+            return opened
+        return next(filter(None, map(self._marked.get, _marks(data))), None)
+
+
+def _marks(data: Mapping[str, Any]) -> Iterator[str]:
+    """The marks in what LiteLLM knows of a request: an event of its log has the metadata one floor down."""
+    for place in (data, mapping_of(data.get("litellm_params"))):
+        for name in _METADATA:
+            mark = mapping_of(place.get(name)).get(_MARK)
+            if isinstance(mark, str):
+                yield mark
+
+
+def _is_unbilled(error: object) -> bool:
+    """Whether a provider has refused a request and bills nothing for it."""
+    return getattr(error, "status_code", None) in _UNBILLED
 
 
 async def _settle(reservation: Reservation, response: object) -> None:

@@ -6,7 +6,8 @@
 What happens to an attempt says how it is resolved:
 
 * it could not be sent: the provider's scope gets everything back, and the next one is asked;
-* refused unbilled (400, 401, 429, …): nothing was used. Where another provider may do it, the next one is asked;
+* refused unbilled (400, 401, 429, …): nothing was used. Where another provider may do it, the next one is asked. Where
+  one before may bill the request, what was held of it stays;
 * answered whole: settled by the usage that the answer reports;
 * streamed: the stream takes it over, and resolves it however it ends;
 * sent, outcome unknown (a timeout, a 5xx, an answer that broke off): what was held stays.
@@ -31,6 +32,7 @@ from earmark.contrib.asgi import ReservedStream
 from earmark.errors import RateLimited
 from earmark.http import Fields, Style, rate_limit_headers, upstream_retry_headers
 from earmark.http.bodies import FIELDS_OF
+from earmark.http.passing import passed_on
 from earmark.limits import Scope
 from earmark.once import ReserveOnce
 from earmark.reservation import Reservation
@@ -45,6 +47,8 @@ _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeou
 # Refused by the provider and not billed; another provider may do it where this one is at fault or has no room.
 _UNBILLED: Final = frozenset({400, 401, 403, 404, 413, 422, 429})
 _ELSEWHERE: Final = frozenset({401, 403, 408, 429, 500, 502, 503, 504, 529})
+
+_JSON: Final = "application/json"
 
 _Fate = Literal["never sent", "unbilled", "unknown"]
 """What became of an attempt that has no answer for the client."""
@@ -97,7 +101,7 @@ async def relay(
                 raise
             continue  # this provider has no room
         async with attempt:
-            answer = await _ask(attempt, client, request, asked, last=last)
+            answer = await _ask(attempt, client, request, asked, fates, last=last)
         if isinstance(answer, Response):
             return answer
         fates.add(answer)
@@ -121,6 +125,7 @@ async def _ask(
     client: httpx.AsyncClient,
     request: httpx.Request,
     asked: _Asked,
+    fates: set[_Fate],
     *,
     last: bool,
 ) -> Response | _Fate:
@@ -140,8 +145,11 @@ async def _ask(
         return "unbilled"
     headers = rate_limit_headers(attempt, asked.fields)
     headers |= upstream_retry_headers(response.headers)
-    media_type = response.headers.get("content-type", "application/json")
+    media_type = passed_on(response.headers, ("content-type",)).get("content-type", _JSON)
     if asked.streams and response.is_success:
+        headers |= passed_on(
+            response.headers, ("content-encoding",)
+        )  # its bytes are untouched (B63)
         stream = attempt.stream(  # from here on the stream resolves it, however it ends
             response.aiter_raw(),
             aclose=response.aclose,
@@ -149,11 +157,15 @@ async def _ask(
             hide_usage=not asked.shows_usage,
         )
         return ReservedStream(stream, headers=headers, media_type=media_type)
-    return await _whole(attempt, response, headers, media_type)
+    return await _whole(attempt, response, fates, headers, media_type)
 
 
 async def _whole(
-    attempt: Reservation, response: httpx.Response, headers: dict[str, str], media_type: str
+    attempt: Reservation,
+    response: httpx.Response,
+    fates: set[_Fate],
+    headers: dict[str, str],
+    media_type: str,
 ) -> Response | _Fate:
     """Pass on an answer that is no stream, and settle by what it says that it used."""
     try:
@@ -161,7 +173,10 @@ async def _whole(
             content = await response.aread()
     except httpx.RequestError:
         return "unknown"  # it broke off, or cannot be decoded
-    if response.status_code in _UNBILLED:
+    if response.status_code in _UNBILLED and "unknown" in fates:
+        # Settled at nothing, it would give the request back what another may bill (C44).
+        await attempt.cancel()
+    elif response.status_code in _UNBILLED:
         await attempt.settle_success(Usage(0, 0))
     elif (usage := usage_from_response(content)) is not None:
         await attempt.settle_success(usage)

@@ -32,7 +32,10 @@ def explanation(
         rules = algorithm_of(limit)
         ask = asks.get(limit.metric, limit.unasked)
         used = rules.used(limit, state, at, at)
-        held = None if free is None else used - rules.used(limit, free, at, at)
+        if limit.metric == CONCURRENCY or not used:
+            held: int | None = used  # a slot is nothing but held, and of nothing there is no part
+        else:
+            held = None if free is None else used - rules.used(limit, free, at, at)
         refuses = ask is not None and not admits(limit, used, ask)
         limits.append(
             LimitExplanation(
@@ -40,7 +43,7 @@ def explanation(
                 limit=limit,
                 enforce=scope.enforce,
                 used=used,
-                held=used if limit.metric == CONCURRENCY else held,
+                held=held,
                 asked=ask,
                 would_refuse=refuses,
                 retry_after=retry_after(limit, state, ask or 0, at) if refuses else 0.0,

@@ -37,6 +37,7 @@ from earmark.http.bodies import (
     said_by_limits,
 )
 from earmark.http.fields import Fields, go_duration, policy_name, rate_limit_fields, whole
+from earmark.http.passing import passed_on
 from earmark.limits import CONCURRENCY
 
 __all__ = [
@@ -156,12 +157,7 @@ def upstream_retry_headers(headers: Mapping[str, str]) -> dict[str, str]:
     Args:
         headers: the provider's, of any case.
     """
-    found = {name.lower(): value for name, value in headers.items()}
-    return {
-        name: value
-        for name in _PASSED_ON
-        if (value := found.get(name)) and value.isascii() and value.isprintable()
-    }
+    return passed_on(headers, _PASSED_ON)
 
 
 def rate_limit_headers(

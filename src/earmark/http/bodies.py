@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from earmark.answers import Denial
 from earmark.errors import RateLimited, Refused
 from earmark.http.fields import Fields, policy_name, whole
-from earmark.limits import CONCURRENCY, REQUESTS
+from earmark.limits import CONCURRENCY, REQUESTS, spelled
 from earmark.usage import TOKEN_METRICS
 
 Style = Literal["openai", "anthropic", "problem"]
@@ -74,11 +74,10 @@ def _sentence(denial: Denial, refusal: RateLimited) -> str:
     limit = denial.limit
     metric = limit.metric.replace("_", " ")
     if limit.window is None:
-        most = f"at most {limit.capacity} requests at a time"
-        hint = "Please try again when one of them has ended."
-        return f"Rate limit reached: {most}. {hint}"
+        hint = " Please try again when one of them has ended." if denial.retryable else ""
+        return f"Rate limit reached: at most {limit.capacity} requests at a time.{hint}"
     period = _PERIODS.get(limit.window) if isinstance(limit.window, int) else None
-    most = f"at most {limit.capacity} {metric} per {period or f'{limit.window:g} s'}"
+    most = f"at most {limit.capacity} {metric} per {period or f'{spelled(limit.window)} s'}"
     if not denial.retryable:
         return f"Request too large: it asks for {max(denial.asked, 1)} {metric}, and {most} are granted."
     if refusal.retry_after is None:

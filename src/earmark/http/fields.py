@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from earmark.answers import LimitStatus
-from earmark.limits import REQUESTS, Limit
+from earmark.limits import REQUESTS, Limit, spelled
 
 Fields = Literal["openai", "anthropic", "ietf"]
 """Whose rate-limit headers."""
@@ -140,7 +140,7 @@ def policy_name(limit: Limit) -> str:
 
 
 def _name(metric: str, window: float | None) -> str:
-    return f"{_printable(metric)}-{window or 0:g}s"
+    return f"{_printable(metric)}-{spelled(window or 0)}s"
 
 
 def _printable(text: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -13,7 +15,7 @@ from earmark.policies.book import Book
 from earmark.policies.checking import checked
 from earmark.policies.mistakes import PolicyError
 from earmark.policies.reading import Source, of_mapping, read
-from earmark.policies.shape import FilePart
+from earmark.policies.shape import FilePart, GenerateSchema
 from earmark.policies.translating import Found, found
 
 
@@ -32,7 +34,7 @@ class Policies:
             all that several parts make together (two of a kind, names that stand for nothing).
     """
 
-    __slots__ = ("_book", "_dims", "_file", "_parts")
+    __slots__ = ("_book", "_dims", "_file", "_lock", "_parts", "_taken", "_turns")
 
     _book: Book
     _dims: frozenset[str] | None
@@ -124,7 +126,8 @@ class Policies:
         """Read the file again and take it whole, or not at all.
 
         What was used stays used: counts belong to the keys of scopes, which only tenants and ids make. Requests that
-        run keep the scopes that they began with.
+        run keep the scopes that they began with. Of several reloads at the same time the one that began last has
+        the last word.
 
         Raises:
             PolicyError: it is missing, unreadable or has mistakes; the policies stay as they were.
@@ -133,19 +136,25 @@ class Policies:
         if self._file is None:
             msg = "these policies came from no file: replace(Policies(…)) takes new ones"
             raise ValueError(msg)
-        self._take(read(self._file))
+        turn = next(self._turns)
+        self._take(read(self._file), turn)
 
     def replace(self, other: Policies) -> None:
         """Take other policies whole, in one step; the file that `reload` reads is then the other's."""
-        self._file, self._dims = other._file, other._dims
-        self._book, self._parts = other._book, other._parts
+        turn = next(self._turns)
+        with self._lock:
+            self._taken, self._file, self._dims = turn, other._file, other._dims
+            self._book, self._parts = other._book, other._parts
 
     def _begin(self, file: str | None, dims: Iterable[str] | None) -> None:
         self._file = file
         self._dims = None if dims is None else frozenset(dims)
+        self._lock = threading.RLock()  # a signal's handler may reload while this thread does
+        self._turns = itertools.count(1)
+        self._taken = 0
 
-    def _take(self, source: Source) -> None:
-        """Make a book of what was read, and open it.
+    def _take(self, source: Source, turn: int = 0) -> None:
+        """Make a book of what was read, and open it where none that was read later is open.
 
         Raises:
             PolicyError: there are mistakes.
@@ -154,8 +163,10 @@ class Policies:
         told = (*source.mistakes, *map(source.mistake, mistakes))
         if told or part is None:
             raise PolicyError(sorted(told, key=lambda mistake: mistake.line or 0))
-        self._parts = part
-        self._book = Book(part)
+        book = Book(part)
+        with self._lock:
+            if turn >= self._taken:
+                self._taken, self._parts, self._book = turn, part, book
 
     def __repr__(self) -> str:
         part = self._parts
@@ -191,6 +202,6 @@ def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of a policies file, for editors and for checks in other languages."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **FilePart.model_json_schema(),
+        **FilePart.model_json_schema(schema_generator=GenerateSchema),
         "title": "earmark policies",
     }

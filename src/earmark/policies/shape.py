@@ -22,7 +22,8 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import PydanticCustomError, core_schema
 
 from earmark.amounts import MAX_AMOUNT
 from earmark.limits import (
@@ -114,6 +115,13 @@ def _window(value: object) -> float:
     return value
 
 
+def _not_empty(value: object) -> object:
+    """None is what a field has that is left out; one that is left empty has been forgotten, and would be no limit."""
+    if value is None:
+        refuse("left_empty", "is left empty", "write something, or leave the field out for none")
+    return value
+
+
 def _names(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -150,6 +158,10 @@ By = Annotated[
         {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "uniqueItems": True}]},
     ),
 ]
+_NOT_EMPTY: Final = BeforeValidator(_not_empty)
+MaybeAmount = Annotated[Amount | None, _NOT_EMPTY]
+MaybeId = Annotated[Id | None, _NOT_EMPTY]
+MaybeMatch = Annotated[Match | None, _NOT_EMPTY]
 
 
 class Part(BaseModel):
@@ -174,7 +186,7 @@ class LimitPart(Part):
     """`second`, `minute`, `hour`, `day`, or a number of seconds."""
     algorithm: Algorithm = "fixed_window"
     """How the window moves."""
-    burst: Amount | None = None
+    burst: MaybeAmount = None
     """The capacity of a token bucket; by default the amount."""
 
     _made: Limit = PrivateAttr()
@@ -198,25 +210,25 @@ class LimitsPart(Part):
 
     what = "limits"
 
-    rps: Amount | None = None
+    rps: MaybeAmount = None
     """Requests per second."""
-    rpm: Amount | None = None
+    rpm: MaybeAmount = None
     """Requests per minute."""
-    rph: Amount | None = None
+    rph: MaybeAmount = None
     """Requests per hour."""
-    rpd: Amount | None = None
+    rpd: MaybeAmount = None
     """Requests per day."""
-    tpm: Amount | None = None
+    tpm: MaybeAmount = None
     """Tokens per minute."""
-    tph: Amount | None = None
+    tph: MaybeAmount = None
     """Tokens per hour."""
-    tpd: Amount | None = None
+    tpd: MaybeAmount = None
     """Tokens per day."""
-    itpm: Amount | None = None
+    itpm: MaybeAmount = None
     """Input tokens per minute."""
-    otpm: Amount | None = None
+    otpm: MaybeAmount = None
     """Output tokens per minute."""
-    concurrency: Amount | None = None
+    concurrency: MaybeAmount = None
     """Requests in flight."""
     algorithm: Algorithm = "fixed_window"
     """How the windows of all of these move."""
@@ -266,7 +278,7 @@ class RulePart(Limited):
 
     match: Match
     """A model's name, or the beginning of names and a star: `gpt-4*`. Exact beats prefix, the longest prefix wins."""
-    id: Id | None = None
+    id: MaybeId = None
     """What the rule's counts are kept under: with an id, `match` may change and what was used stays used."""
 
     @property
@@ -300,7 +312,7 @@ class ScopePart(Limited):
 
     id: Id
     """What its counts are kept under."""
-    match: Match | None = None
+    match: MaybeMatch = None
     """Only for this model, or for names that begin so: `gpt-4*`."""
     by: By = Field(default_factory=list[str])
     """Apart for each `tenant`, `model`, or value of your own such as `team`; by nothing: everyone together."""
@@ -331,3 +343,16 @@ PARTS: Final[dict[str, type[Part]]] = {
     "scopes": ScopePart,
     "tenants": TenantPart,
 }
+
+
+class GenerateSchema(GenerateJsonSchema):
+    """What may be left out may not be null: None is the model's own word for it."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        """What it is where it is there."""
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """A default is said where it is a value."""
+        said = super().default_schema(schema)
+        return {name: value for name, value in said.items() if (name, value) != ("default", None)}

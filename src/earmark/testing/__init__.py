@@ -8,6 +8,9 @@
     provider                     a stand-in for a provider over HTTP
     rows, contract, plain        the notation of the contract, its cases, and a backend to start from
     pytest                       the contract as a test of pytest
+    oracle                       an observer that knows what cannot be
+    streams                      what providers send in every dialect, and what it means
+    histories                    what may happen to a limiter, and `play`, which plays it beside a plain model
     machine, strategies          for hypothesis: `LimiterMachine`, and what it and others draw
 
 What needs pytest or hypothesis (`pip install "earmark[testing]"`), or fakeredis, imports it where it is used.

@@ -9,23 +9,24 @@ Another store puts the same into its own transactions, and forgets by TTLs where
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from earmark.backends.health import Health
-from earmark.backends.protocol import Desk, Seen
-from earmark.clock import Clock
-from earmark.core.admission import algorithm_of, denials
-from earmark.core.hold import Hold, Verb
-from earmark.core.joint import divided, parts_of
-from earmark.core.settlement import used
-from earmark.core.sliding_window import at_window
-from earmark.core.token_bucket import counts_until
-from earmark.errors import RequestIdConflict
-from earmark.ids import Id, name_of, next_id
-from earmark.limits import CONCURRENCY, MICROSECONDS, Limit, Limits, Scope, lease_microseconds
+from earmark import Health, Limit, Limits, RequestIdConflict, Scope
+from earmark.backends import (
+    CONCURRENCY,
+    MICROSECONDS,
+    Clock,
+    Desk,
+    Hold,
+    Seen,
+    Verb,
+    lease_microseconds,
+)
+from earmark.core import algorithm_of, at_window, counts_until, denials, divided, parts_of, used
 
 __all__ = ["PlainBackend"]
 
@@ -90,11 +91,11 @@ class PlainBackend:
     def __init__(self, *, clock: Clock | None = None, lease: float = 60.0) -> None:
         self.desk = Desk()
         self.clock = clock
-        self.name = f"plain:{name_of(next_id())}"
+        self.name = f"plain:{secrets.token_hex(8)}"
         self.lease_us = lease_microseconds(lease)
         self.latest = 0
         self.counts: dict[tuple[str, str], Count] = {}
-        self.open: dict[Id, Open] = {}
+        self.open: dict[int | str, Open] = {}
         self.added: dict[tuple[str, str], int] = {}
 
     # The six messages.

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import pairwise
+from typing import Final
 
 from hypothesis import strategies as st
 
 from earmark.amounts import MAX_AMOUNT
 from earmark.limits import Limits, Scope
-from earmark.testing.histories import drawing
-from earmark.testing.histories.steps import History
+from earmark.testing.histories import History, drawing
 from earmark.testing.histories.translation import scope_of
-from earmark.testing.streams.bodies import ALL
-from earmark.testing.streams.bodies.shape import Stream
-from earmark.testing.streams.sending import Body, Ending, Piece
+from earmark.testing.streams import ALL, Body, Ending, Piece, Stream
 from earmark.usage import Usage
 
 __all__ = ["bodies", "histories", "limits", "scope_sets", "scopes", "usages"]
@@ -54,9 +52,9 @@ def usages() -> st.SearchStrategy[Usage]:
 def histories(steps: int = 30) -> st.SearchStrategy[History]:
     """Histories of so many steps: a world of scopes, and what happens in it. Its repr is a program to paste.
 
-    `earmark.testing.histories.driver.Driver` plays one through a limiter and through the plain model.
+    `earmark.testing.histories.play` plays one on a gateway or a backend of your own, beside the plain model.
     """
-    return drawing.histories(steps)
+    return drawing.histories(steps, kinds=drawing.OF_ANY_GATEWAY)
 
 
 def _cut(body: bytes, places: Collection[int]) -> list[bytes]:
@@ -64,28 +62,35 @@ def _cut(body: bytes, places: Collection[int]) -> list[bytes]:
     return [body[start:end] for start, end in pairwise(marks)]
 
 
-def bodies(dialects: Collection[str] | None = None) -> st.SearchStrategy[Body]:
+# Whoever names `openai` reads what is found to be of OpenAI's shape, and every such stream means the same to both.
+_READ_BY: Final = {one.dialect: one.dialect for one in ALL} | {"openai": "openai-compatible"}
+
+
+def bodies(dialects: str | Collection[str] | None = None) -> st.SearchStrategy[Body]:
     """Providers' streams, as bytes, text or parsed events, cut anywhere, with any ending.
 
     Args:
-        dialects: only these, such as {"anthropic", "gemini"}; by default every dialect for which there are streams.
+        dialects: only streams that these dialects read, one or several: "anthropic", or {"openai", "gemini"}. By
+            default those of every dialect.
 
     Raises:
-        ValueError: there are no streams of such a dialect.
+        ValueError: there is no such dialect among those of the library, or none is named.
     """
-    known = {one.dialect for one in ALL}
-    unknown = set(dialects or ()) - known
-    if unknown:
-        msg = f"there are no streams of {', '.join(sorted(unknown))}: there are {', '.join(sorted(known))}"
+    names = (
+        {dialects} if isinstance(dialects, str) else set(_READ_BY if dialects is None else dialects)
+    )
+    unknown = names - _READ_BY.keys()
+    if unknown or not names:
+        wrong = ", ".join(sorted(map(repr, unknown))) or "no dialect"
+        msg = f"there are no streams of {wrong}: there are some of {', '.join(sorted(_READ_BY))}"
         raise ValueError(msg)
-    return _bodies(None if dialects is None else frozenset(dialects))
+    return _bodies(tuple(sorted({_READ_BY[name] for name in names})))
 
 
 # Streams are drawn by their numbers, and not handed on: hypothesis shows the arguments of strategies in reports.
 @st.composite
-def _bodies(draw: st.DrawFn, dialects: frozenset[str] | None) -> Body:
-    names = sorted({one.dialect for one in ALL} if dialects is None else dialects)
-    dialect = draw(st.sampled_from(names))
+def _bodies(draw: st.DrawFn, dialects: tuple[str, ...]) -> Body:
+    dialect = draw(st.sampled_from(dialects))
     known = [one for one in ALL if one.dialect == dialect]
     stream = known[draw(st.integers(0, len(known) - 1))]
     pieces = _pieces(draw, stream)
@@ -97,7 +102,8 @@ def _bodies(draw: st.DrawFn, dialects: frozenset[str] | None) -> Body:
 
 
 def _pieces(draw: st.DrawFn, stream: Stream) -> tuple[Piece, ...]:
-    form = draw(st.sampled_from(("bytes", "bytes", "text", "parsed")))
+    forms = ("bytes", "bytes", "text", "parsed") if stream.parsed else ("bytes", "bytes", "text")
+    form = draw(st.sampled_from(forms))
     framings = stream.framings()
     if form == "parsed" or not framings:
         return tuple(stream.payloads())

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import TextIOWrapper
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
@@ -159,6 +160,7 @@ class _Reader:
         self._path = path
         self._checks = dict(zip((*COLUMNS, *dims), (*_CHECKS, *(_name for _ in dims)), strict=True))
         self._known: dict[Who, int] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}  # the same by what is written
         self._mistakes: list[Mistake] = []
         self._more = 0
         self._trace = Trace()
@@ -171,16 +173,27 @@ class _Reader:
         try:
             time, duration = _time(row[0]), _duration(row[5])
             read, written = _amount(row[3]), _amount(row[4])
-            who = (_tenant(row[1]), *map(_name, row[2:3]), *map(_name, row[6:]))
+            who = self._number_of((row[1], row[2], *row[6:]))
         except _Wrong:
             self._look(line, row)
             return
-        trace, known = self._trace, self._known
-        trace.who.append(known.setdefault(who, len(known)))
+        trace = self._trace
+        trace.who.append(who)
         trace.time.append(time)
         trace.input_tokens.append(read)
         trace.output_tokens.append(written)
         trace.duration.append(duration)
+
+    def _number_of(self, written: tuple[Any, ...]) -> int:
+        """The place of who asks: of a million requests most are by somebody who is known."""
+        try:
+            return self._numbers[written]
+        except (KeyError, TypeError):  # new, or by a value that is no name and has no hash
+            tenant, *others = written
+            who = (_tenant(tenant), *map(_name, others))
+        number = self._known.setdefault(who, len(self._known))
+        self._numbers[written] = number
+        return number
 
     def _look(self, line: int, row: Sequence[Any]) -> None:
         """Find everything that is wrong with a row."""
@@ -235,24 +248,22 @@ def _duration(value: object) -> int:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        with suppress(OverflowError):
-            return float(value)
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+    except OverflowError:
         return float("inf")
-    if isinstance(value, str):
-        with suppress(ValueError):
-            return float(value)
-    return None
 
 
 def _amount(value: object) -> int:
-    amount: int | None = None
-    if type(value) is int:
-        amount = value
-    elif isinstance(value, str):
-        with suppress(ValueError):
-            amount = int(value)
-    if amount is None or not 0 <= amount <= MAX_AMOUNT:
+    try:
+        amount = int(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise _Wrong(value, "amount") from error
+    if type(amount) is not int or not 0 <= amount <= MAX_AMOUNT:
         raise _Wrong(value, "amount")
     return amount
 
@@ -302,13 +313,12 @@ def _csv_rows(file: TextIO, path: str, dims: Sequence[str]) -> Iterator[Row]:
         if wrong is not None:
             yield 1, wrong
             return
-        places = [heads.index(name) for name in COLUMNS]
+        columns = itemgetter(*map(heads.index, COLUMNS))
         others = [heads.index(name) if name in heads else None for name in dims]
         for cells in reader:
             if len(cells) == len(heads):
-                row = [cells[place] for place in places]
-                row += ["" if place is None else cells[place] for place in others]
-                yield reader.line_num, row
+                more = ["" if place is None else cells[place] for place in others]
+                yield reader.line_num, (*columns(cells), *more)
             elif cells:
                 problem = f"has {len(cells)} cells, and the first line has {len(heads)}"
                 remedy = "write one for each column, and quote a cell with a comma in it"

@@ -22,7 +22,7 @@ from earmark.contrib.otel.openings import AGES, Openings
 from earmark.errors import RateLimited
 from earmark.events import Event
 from earmark.ledger.answers import LedgerHealth
-from earmark.limits import Limit
+from earmark.limits import Limit, spelled
 
 # Of what was used to what was asked: 1 is an estimate that was exact, and below it too much was held.
 _RATIOS: Final = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
@@ -284,4 +284,4 @@ class Telemetry:
 
 
 def _window(limit: Limit) -> str:
-    return "none" if limit.window is None else f"{limit.window:g}s"
+    return "none" if limit.window is None else f"{spelled(limit.window)}s"

@@ -194,6 +194,20 @@ async def r17_a_lower_amount_forgives_nothing_and_charges_nothing(
 
 
 @cases()
+async def r12_a_debt_may_outlive_any_clock(bench: Bench) -> None:
+    """R12, R14: a bucket of one token a day, with a debt of 10**12: no 64 bits hold the microsecond of its end."""
+    slow = key(tpd=1, algorithm="token_bucket")
+    await bench.play(
+        R("r1", slow, tok=1),
+        S("r1", 10**12),
+        See("key.tpd", used=10**12, left=0, refuses=True),
+        R("r2", slow, deny="key.tpd"),
+        P(slow, 1),
+        used("key.tpd", 10**12 + 1),
+    )
+
+
+@cases()
 async def b41_one_debit_for_all_attempts_of_a_request(bench: Bench) -> None:
     """B41, C29: `once`: what its user holds is held once, and each target what it was asked for."""
     user, first, second = key("user", rpm=1, tpm=6), key("p1", tpm=100), key("p2", tpm=100)

@@ -173,31 +173,39 @@ _resets = _all(Reset, several)
 _enforces = _all(Enforce, SMALL, (False, True))
 changes: st.SearchStrategy[Amend | Reset | Enforce] = _amends | _resets | _enforces
 mistakes = _all(Bad, SMALL, _bad)
-# What is drawn from, and how often: `one_of` would take each once.
-_kinds: tuple[st.SearchStrategy[Step], ...] = (
-    st.just(Peek()),
-    *(pre_commits,) * 14,
-    agains,
-    *(settles,) * 6,
-    *(finishes,) * 6,
-    *(adds,) * 3,
-    *(_waits_on,) * 2,
-    *(_waits_for,) * 6,
-    _amends,
-    _resets,
-    _enforces,
-    mistakes,
-)
-kinds = st.sampled_from(_kinds)
+Kinds = tuple[st.SearchStrategy[Step], ...]
 
 
-# The same with messages that come twice, where there are messages.
-kinds_of_a_store = st.sampled_from((*_kinds, *(_all(Replay, (0, 1, 2, 4)),) * 4))
+def _kinds(finishes: st.SearchStrategy[Finish]) -> Kinds:
+    """What is drawn from, and how often: `one_of` would take each once."""
+    return (
+        st.just(Peek()),
+        *(pre_commits,) * 14,
+        agains,
+        *(settles,) * 6,
+        *(finishes,) * 6,
+        *(adds,) * 3,
+        *(_waits_on,) * 2,
+        *(_waits_for,) * 6,
+        _amends,
+        _resets,
+        _enforces,
+        mistakes,
+    )
+
+
+ALL_KINDS: Final = _kinds(finishes)
+OF_A_STORE: Final[Kinds] = (*ALL_KINDS, *(_all(Replay, (0, 1, 2, 4)),) * 4)
+"""With messages that come twice, where there are messages."""
+OF_ANY_GATEWAY: Final = _kinds(endings)
+"""Without holders at work: how a backend renews for those is its own."""
 
 
 @st.composite
-def histories(draw: st.DrawFn, steps: int, *, replays: bool = False) -> History:
+def histories(
+    draw: st.DrawFn, steps: int, *, replays: bool = False, kinds: Kinds | None = None
+) -> History:
     """Histories of so many steps; shorter ones are rare, but a failure shrinks to one."""
     length = min(draw(st.integers(0, 2**20)), steps)
-    kind = kinds_of_a_store if replays else kinds
+    kind = st.sampled_from(kinds or (OF_A_STORE if replays else ALL_KINDS))
     return History(draw(offers()), tuple(draw(draw(kind)) for _ in range(length)))

@@ -73,8 +73,13 @@ class Driver(Player):
 
     def run(self, steps: tuple[do.Step, ...]) -> None:
         """Do every step, check after each, and see at the end that nothing is kept."""
-        for step in steps:
-            self.step(step)
+        for number, step in enumerate((step for step in steps if step != do.Peek()), 1):
+            at = self.us
+            try:
+                self.step(step)
+            except BaseException as error:
+                error.add_note(f"in step {number}, {step!r}, when the clock stood at {at} us")
+                raise
         self.end()
 
     def step(self, step: do.Step) -> None:

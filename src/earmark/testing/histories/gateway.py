@@ -26,6 +26,10 @@ class Gateway:
 
     Args:
         backend: where the limiter keeps its limits.
+
+    Attributes:
+        backend: the same.
+        limiter: where each call goes that is not overridden; a gateway of one's own may put another in its place.
     """
 
     def __init__(self, backend: Backend) -> None:

@@ -157,6 +157,11 @@ class Bad(NamedTuple):
     offer: int = 0
     value: Any = -1
 
+    def __repr__(self) -> str:
+        """As an expression: what is no number has no literal."""
+        value = f"float('{self.value}')" if isinstance(self.value, float) else repr(self.value)
+        return f"Bad(offer={self.offer!r}, value={value})"
+
 
 class Replay(NamedTuple):
     """Send a message to the store once more: the last that may have changed anything, or the `back`-th before it."""

@@ -3,14 +3,10 @@
 -- renewal has found a reset. Where it was adopted, ' @id' of every message by which, ' @*' for those that are not told
 -- apart, and ' @!' once it was withdrawn by whoever made it. Twin: earmark.backends.book.
 
--- By whom it was adopted. A release that tells nobody apart writes the flag alone.
 local function given_to(written)
-  local given, known = {}, false
+  local given = {}
   for name in string.gmatch(written, ' @(%S+)') do
-    given[name], known = true, true
-  end
-  if not known then
-    given['*'] = true
+    given[name] = true
   end
   return given
 end

@@ -87,6 +87,7 @@ ENDINGS: Final = (
         outcome="end",
         reasons=STOPPED,
         n=2,
+        parsed=False,
     ),
     ending(
         "n = 2: one choice finished, then cut",
@@ -118,12 +119,14 @@ ENDINGS: Final = (
         "openai-compatible",
         (chat("hi"), ("error", {"detail": "gone"})),
         outcome="error",
+        parsed=False,
     ),
     ending(
         "gpustack: an error that names itself in text",
         "openai-compatible",
         (chat("hi"), ("error", "failed to decode")),
         outcome="error",
+        parsed=False,
     ),
     ending(
         "openrouter: an error within a choice, then the end",
@@ -157,5 +160,5 @@ ENDINGS: Final = (
         ((None, {"error": {"message": "no such model"}}),),
         outcome="error",
     ),
-    ending("nothing but the end", "openai-compatible", (DONE,), outcome="end"),
+    ending("nothing but the end", "openai-compatible", (DONE,), outcome="end", parsed=False),
 )

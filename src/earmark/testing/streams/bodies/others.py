@@ -299,6 +299,7 @@ ENDINGS: Final = (
         ),
         outcome="end",
         reasons={0: "done"},
+        parsed=False,
     ),
     ending(
         "replicate: an error",
@@ -306,5 +307,6 @@ ENDINGS: Final = (
         (("output", "Sure"), ("error", "out of memory"), ("done", {"reason": "error"})),
         outcome="error",
         reasons={0: "error"},
+        parsed=False,
     ),
 )

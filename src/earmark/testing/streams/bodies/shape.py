@@ -26,6 +26,7 @@ class Stream:
         outcome: how it ends where the source then stops.
         reasons: the finish reason of each choice that finished.
         n: how many choices the request asked for.
+        parsed: whether its payloads tell the same, without the names of events and without `[DONE]`.
     """
 
     name: str
@@ -36,9 +37,10 @@ class Stream:
     outcome: str = "end"
     reasons: Mapping[int, str] = field(default_factory=lambda: {0: "stop"})
     n: int = 1
+    parsed: bool = True
 
     def __repr__(self) -> str:
-        """By its name, since its events may fill a screen: `earmark.testing.streams.bodies.stream` has it."""
+        """By its name, since its events may fill a screen: `earmark.testing.streams.stream` has it."""
         return f"stream({self.name!r})"
 
     def sse(self, newline: str = "\n") -> bytes:
@@ -93,6 +95,8 @@ def ending(
     outcome: str = "truncated",
     reasons: Mapping[int, str] | None = None,
     n: int = 1,
+    *,
+    parsed: bool = True,
 ) -> Stream:
     """A stream without a final report: cut, failed, or of somebody who never says what was used."""
     return Stream(
@@ -104,4 +108,5 @@ def ending(
         outcome=outcome,
         reasons=reasons or {},
         n=n,
+        parsed=parsed,
     )
