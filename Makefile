@@ -80,18 +80,29 @@ $(VENV)/litellm/.installed: tests/litellm/requirements.txt $(VENV)/.created
 
 # What the benchmarks compare with, each by itself, so that one which cannot be had here keeps nobody away. uvloop and
 # hiredis are apart: what they change is measured with and without.
+install-peers = grep -v '^\#' $(2) | while read -r library; do \
+		$(1) -m pip install --quiet "$$library" || echo "absent: $$library" >&2; \
+	done; \
+	$(1) -m pip install --quiet --target $(@D)/fast --upgrade uvloop==0.23.0 hiredis==3.5.0
+
 $(VENV)/bench/.installed: tests/benchmarks/requirements.txt pyproject.toml $(VENV)/.created
-	$(PYTHON) -m venv $(VENV)/bench
-	$(VENV)/bench/bin/python -m pip install --quiet --editable .
-	$(VENV)/bench/bin/python -m pip install --quiet --target $(VENV)/bench/fast --upgrade uvloop==0.23.0 hiredis==3.5.0
-	@grep -v '^#' $< | while read -r library; do \
-		$(VENV)/bench/bin/python -m pip install --quiet "$$library" || echo "absent: $$library" >&2; \
-	done
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --editable .
+	@$(call install-peers,$(@D)/bin/python,$<)
+	@touch $@
+
+# What needs Python 3.12 or later, on the latest that is on the machine.
+$(VENV)/bench-newer/.installed: tests/benchmarks/requirements-newer.txt $(VENV)/.created
+	@newer=$$($(BIN)/python -c 'from tests.pythons import python; print(python("3.13") or python("3.12") or exit(1))') || \
+		{ echo "absent: $$(grep -v '^\#' $< | head -n 1), which needs Python 3.12 or later" >&2; exit 1; }; \
+		$$newer -m venv $(@D)
+	@$(call install-peers,$(@D)/bin/python,$<)
 	@touch $@
 
 .PHONY: bench
 bench: $(VENV)/.group-test $(VENV)/bench/.installed redis-server postgresql
 	@$(MAKE) --no-print-directory litellm || echo 'absent: LiteLLM' >&2
+	@-$(MAKE) --no-print-directory $(VENV)/bench-newer/.installed
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 # The other Pythons that are supported, as far as they are on this machine: memory, streams and the contract.

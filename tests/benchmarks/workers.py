@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import selectors
 import subprocess
 import sys
@@ -16,9 +17,7 @@ from tests.benchmarks.libraries import LIBRARIES
 
 ROOT: Final = Path(__file__).parents[2]
 ENVIRONMENTS: Final = ROOT / ".venv"
-FAST: Final = (
-    ENVIRONMENTS / "bench" / "fast"
-)  # uvloop and hiredis, apart: redis-py uses hiredis where it finds it
+FAST: Final = "fast"  # where uvloop and hiredis are, apart: redis-py uses hiredis where it finds it
 PATIENCE: Final = 180.0  # seconds for an answer: LiteLLM's proxy takes long to import
 
 
@@ -41,13 +40,16 @@ class Worker:
         if not Path(interpreter).exists():
             message = f"there is no .venv/{environment}"
             raise Absent(message)
-        path = [str(ROOT), str(ROOT / "src"), *([str(FAST)] if fast else [])]
+        path = [ROOT, ROOT / "src"]
+        if fast:
+            own = ENVIRONMENTS / environment / FAST
+            path.append(own if own.exists() else ENVIRONMENTS / "bench" / FAST)
         self._process = subprocess.Popen(
             [interpreter, "-m", "tests.benchmarks.worker", name, *(["--uvloop"] if fast else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if "-v" in sys.argv else subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
             cwd=ROOT,
         )
 
@@ -94,7 +96,7 @@ class Company:
     """The workers of the libraries that are here, and why the others are not.
 
     Attributes:
-        versions: of those that are here.
+        versions: of those that are here, and of Python where that is not this one's.
         absent: the others, and why.
     """
 
@@ -118,7 +120,9 @@ class Company:
         if errors:
             self.absent[name] = errors[0]
         else:
-            self.versions[name] = answers[0]["version"]
+            told, own = answers[0], platform.python_version()
+            other = "" if told["python"] == own else f", Python {told['python']}"
+            self.versions[name] = told["version"] + other
             self._workers[name] = workers
 
 

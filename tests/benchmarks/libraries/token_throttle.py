@@ -14,6 +14,7 @@ class TokenThrottleLibrary(Library):
 
     name = "token-throttle"
     package = "token-throttle"
+    environment = "bench-newer"
     calls = "acquire_capacity, refund_capacity"
     keys = 2_000
 
