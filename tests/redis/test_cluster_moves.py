@@ -13,6 +13,8 @@ from typing import Any, Final
 import pytest
 
 from earmark import BackendUnavailable, Limiter, Limits, RedisBackend, Scope
+from earmark.backends.redis.fleet import Fleet
+from earmark.backends.redis.routed import Routed
 from tests.cluster import keys_on, slot_of
 from tests.redis.proxy import until
 from tests.servers import RedisCluster, RedisServer, redis_cluster, told
@@ -150,8 +152,9 @@ async def test_a_slot_on_its_way_is_an_outage_of_that_slot_alone(move: Move) -> 
     with pytest.raises(BackendUnavailable):
         await move.limiter.pre_commit(move.scope, move.other)
     assert await held.settle_success(120) is True  # owed
-    assert move.limiter.health().owed == 1
-    assert move.limiter.health().available
+    health = move.limiter.health()
+    assert (health.available, health.owed) == (False, 1)
+    assert f"slot {move.slot}" in (health.reason or "")
     other = await move.limiter.pre_commit(move.other)
     assert await other.cancel() is True
     move.end()
@@ -159,6 +162,40 @@ async def test_a_slot_on_its_way_is_an_outage_of_that_slot_alone(move: Move) -> 
     assert await move.used() == (1, 120, 0)
     assert await move.used(move.other) == (0, 0, 0)
     assert move.limiter.health().lost == 0
+
+
+async def test_nobody_waits_a_second_time_for_a_slot_that_stays_on_its_way(
+    move: Move, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B52: after the first deadline who asks is answered at once, and one warning names the slot."""
+    await (await move.limiter.pre_commit(move.scope)).settle_success(5)
+    move.begin()
+    assert move.bring(1) == 1
+    pauses = 0
+    go_on = Fleet._go_on
+
+    def counted(fleet: Fleet, asked: Routed) -> None:
+        nonlocal pauses
+        pauses += 1
+        go_on(fleet, asked)
+
+    monkeypatch.setattr(Fleet, "_go_on", counted)
+    with pytest.raises(BackendUnavailable):
+        await move.limiter.pre_commit(move.scope)
+    assert pauses > 0
+    waited = pauses
+    for number in range(20):
+        scopes = (move.scope, move.other) if number % 2 else (move.scope,)
+        with pytest.raises(BackendUnavailable):
+            await move.limiter.pre_commit(*scopes)
+    assert pauses == waited
+    warnings = [one.message for one in caplog.records if "cannot be reached" in one.message]
+    assert len(warnings) == 1
+    assert f"slot {move.slot}: " in warnings[0]
+    move.end()
+    await until(lambda: move.limiter.health().available and not move.limiter.health().owed)
+    assert await (await move.limiter.pre_commit(move.scope, move.other)).cancel() is True
+    assert await move.used() == (1, 5, 0)
 
 
 async def test_who_asks_while_a_slot_is_on_its_way_waits_for_it(move: Move) -> None:

@@ -4,7 +4,8 @@ Every master has a line of its own, with its own round trips, its own deadline a
 takes nothing with it but its slots. A message goes to the master that has the slot of its keys. One that the master
 sends elsewhere has not been run there, and goes on as it is: to the new master (`MOVED`, after which the chart is drawn
 anew), once to the one that is taking the slot over (`ASK`), or there again after a pause, until its deadline, while the
-keys of a slot are spread over two (`TRYAGAIN`).
+keys of a slot are spread over two (`TRYAGAIN`). A slot on which one has waited in vain is an outage of its own: nobody
+waits in it, a message is sent once, and given up where it is not run then.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ _PAUSE: Final = 0.02
 
 # So often, in seconds, a fleet that closes looks whether anything is owed still: other loops may deliver it as well.
 _LOOK: Final = 0.005
+
+# Seconds after which a slot is well again on which nothing more was given up.
+_WELL: Final = 2.0
 
 _NOT_SERVED: Final = "not served"
 
@@ -87,6 +91,9 @@ class Fleet:
         self._nodes: dict[Address, Node] = {}
         self._unrouted: deque[Routed] = deque()  # until it is known where they belong
         self._holes: set[int] = set()  # slots of which that was asked for too long
+        self._stuck: dict[
+            int, float
+        ] = {}  # slots on which messages were given up, and when that was last
         self._pausing: dict[Routed, asyncio.TimerHandle] = {}
         self._watch = Watch(self.loop, timeout, self._oldest, self._too_late)
         self._watch.patient = True
@@ -193,16 +200,29 @@ class Fleet:
         asked.until = asked.until or now + self._timeout
         if asked.answer.done():
             return True
-        if asked.tray is not None or now >= asked.until:
+        goes_on = there is not None and asked.hops <= _HOPS
+        in_vain = now >= asked.until or (asked.slot in self._stuck and not goes_on)
+        if in_vain:
+            self._stick(asked.slot, error)
+        if asked.tray is not None or in_vain:
             fail(asked, Outage(reason_of(error), sent=asked.again))
             self._let_rest(asked.tray)
-        elif there is not None and asked.hops <= _HOPS:
+        elif there is not None and goes_on:
             self._hand_over(asked, there)
         else:
             self._pausing[asked] = self.loop.call_later(
                 _PAUSE, self._go_on, asked, context=Context()
             )
         return True
+
+    def _stick(self, slot: int, error: Exception) -> None:
+        """Nobody serves a slot, though its master is well: the chart is drawn again and again until somebody does."""
+        self._stuck[slot] = self.loop.time()
+        if self._lost is None:
+            self._standing.lost()
+        self._lost = error
+        self._standing.found(f"slot {slot}: {reason_of(error)}", passes=True)
+        self._survey.begin()
 
     def _go_on(self, asked: Routed) -> None:
         del self._pausing[asked]
@@ -248,7 +268,9 @@ class Fleet:
         self._rack.sort()
         owner = self._chart.owner
         self._holes = {slot for slot in self._holes if owner(slot) is None}
-        if self._lost is not None and self._chart.is_known and not self._holes:
+        well = self.loop.time() - _WELL
+        self._stuck = {slot: at for slot, at in self._stuck.items() if at > well}
+        if self._lost is not None and self._chart.is_known and not (self._holes or self._stuck):
             self._lost = None
             self._standing.back()
         waiting = [*self._unrouted]
@@ -278,6 +300,7 @@ class Fleet:
     def _unknown(self) -> None:
         """Nobody will draw a chart any more."""
         self._holes.clear()
+        self._stuck.clear()
         self._fail_unrouted(CLOSED, all_of_them=True)
         if self._lost is not None:
             self._lost = None
