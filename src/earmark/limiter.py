@@ -355,7 +355,7 @@ class Limiter:
         await self._office.tidy()
         if limited and self._office.participants:
             await self._backend.reset(scopes)
-            self._office.desk.queues.freed(scope.key for scope in scopes)
+            self._office.desk.queues.freed([scope.key for scope in scopes])
 
     def health(self) -> Health:
         """Whether the backend can be reached, and what it is owed."""

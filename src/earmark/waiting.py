@@ -82,8 +82,8 @@ class Waiting:
     def _join(self) -> Place:
         keys = frozenset(scope.key for scope in self.hold.scopes)
         if self._loop is None:
-            return self._queues.join(keys, self._wake)
-        return self._queues.join(keys, self._wake, current_token(), self._loop.runs)
+            return self._queues.join(keys, self._wake, hold=self.hold)
+        return self._queues.join(keys, self._wake, current_token(), self._loop.runs, hold=self.hold)
 
     async def _ask_once(self) -> Hold | None:
         standing = await self._ask(self.hold)
@@ -95,13 +95,14 @@ class Waiting:
         """To be the first of the queue is to ask."""
         while True:
             self._woken = anyio.Event()
+            self._queues.asks(place)
             standing = await self._ask(self.hold)
             if standing is not None:
                 return standing
             self.denials = tuple(refusal(self.hold))
             # The clock of a test may have moved since the store has answered.
             answered = self.hold.at / MICROSECONDS if self._manual else self._now()
-            self._queues.refused(place, self.hold, answered)
+            self._queues.refused(place, self.hold, answered, self.denials)
             pause = self._pause_after_refusal(answered)
             if pause is None or self._left() <= 0:
                 return None

@@ -28,6 +28,7 @@ from tests import (
     test_settlement,
     test_two_phases,
     test_waiting,
+    test_waiting_shared,
 )
 from tests.servers import RedisServer
 from tests.stores import Store, fake, real
@@ -52,6 +53,7 @@ MODULES: Final = (
     test_leases,
     test_once,
     test_waiting,
+    test_waiting_shared,
 )
 
 _LOOKS_INSIDE = "it looks at the memory of the process"

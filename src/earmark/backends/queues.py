@@ -1,22 +1,71 @@
 """Who waits for room, in order of arrival: one queue per set of keys (R18).
 
-Only the head of a queue asks the store, so that one free place wakes one caller. Whoever frees room on a key wakes the
-heads that wait for it. Callers of one event loop have a lane of their own in a queue: a loop that has stopped, or was
-closed without a word, cannot ask, and its lane is passed over.
+Only the head of a queue asks the store, so that one free place wakes one caller. Whoever frees room on a key tells the
+heads that wait for it, of whatever queues, one after another in order of arrival: the next one hears of it when the one
+before has asked, unless it asks no less of what has refused that one. Callers of one event loop have a lane of their
+own in a queue: a loop that has stopped, or was closed without a word, cannot ask, and its lane is passed over.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from earmark.amounts import MAX_AMOUNT
+from earmark.answers import Denial
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import UNSENT
 from earmark.forking import begins_anew
-from earmark.limits import CONCURRENCY, Scope
+from earmark.limits import CONCURRENCY, Limits, Scope
+
+
+class News:
+    """That room was freed on a key: one who waits for it has it, and hands it on.
+
+    Attributes:
+        key: what has room.
+        rest: who is to hear of it next, in order of arrival.
+        refusals: by which limits of the key those were refused who have asked since: the metric, and what they asked.
+    """
+
+    __slots__ = ("key", "refusals", "rest")
+
+    def __init__(self, key: str, first: Iterable[Place | None]) -> None:
+        self.key = key
+        waits = (place for place in first if place is not None)
+        self.rest = deque(sorted(waits, key=lambda place: place.number))
+        self.refusals: list[tuple[Limits, str, int]] = []
+
+    def refused(self, hold: Hold, denials: Iterable[Denial]) -> None:
+        """Who had it has asked in vain."""
+        limits = _limits_of(hold, self.key)
+        self.refusals += [
+            (limits, denial.limit.metric, max(denial.asked, 1))
+            for denial in denials
+            if limits is not None and denial.key == self.key
+        ]
+
+    def concerns(self, hold: Hold | None) -> bool:
+        """Whether there may be room for this: not where it asks no less than what was refused."""
+        if hold is None or not self.refusals:
+            return True
+        limits = _limits_of(hold, self.key)
+        return not any(
+            limits == refused and _ask_of(hold, refused, metric) >= asked
+            for refused, metric, asked in self.refusals
+        )
+
+
+def _limits_of(hold: Hold, key: str) -> Limits | None:
+    return next((scope.limits for scope in hold.scopes if scope.key == key), None)
+
+
+def _ask_of(hold: Hold, limits: Limits, metric: str) -> int:
+    """For how many units of a metric there has to be room (R1); 0 where it is not judged."""
+    ask = hold.asks.get(metric, limits.by_metric[metric][0].unasked)
+    return 0 if ask is None else max(ask, 1)
 
 
 class Place:
@@ -24,17 +73,28 @@ class Place:
 
     Attributes:
         wake: called, from any thread, when it is this caller's turn or when room was freed.
+        hold: what it asks for, if that is known.
+        news: what it has heard of since it has asked last.
+        heard: what it had heard of when it did.
     """
 
-    __slots__ = ("keys", "loop", "number", "wake")
+    __slots__ = ("heard", "hold", "keys", "loop", "news", "number", "wake")
 
     def __init__(
-        self, keys: frozenset[str], wake: Callable[[], None], loop: Hashable, number: int
+        self,
+        keys: frozenset[str],
+        wake: Callable[[], None],
+        loop: Hashable,
+        number: int,
+        hold: Hold | None,
     ) -> None:
         self.keys = keys
         self.wake = wake
         self.loop = loop
         self.number = number
+        self.hold = hold
+        self.news: list[News] = []
+        self.heard: list[News] = []
 
 
 class _Lane:
@@ -98,6 +158,7 @@ class Queues:
         wake: Callable[[], None],
         loop: Hashable = None,
         runs: Callable[[], bool] = lambda: True,
+        hold: Hold | None = None,
     ) -> Place:
         """Stand behind all who came before.
 
@@ -106,9 +167,10 @@ class Queues:
             wake: called, from any thread, when it is this caller's turn or when room was freed.
             loop: the caller's event loop.
             runs: whether that runs now; from any thread.
+            hold: what is asked for.
         """
         with self._lock:
-            place = Place(keys, wake, loop, self._number())
+            place = Place(keys, wake, loop, self._number(), hold)
             queue = self._queues.get(keys)
             if queue is None:
                 queue = self._queues[keys] = _Queue()
@@ -134,16 +196,29 @@ class Queues:
                 and queue.lanes[place.loop].first is place
             )
 
-    def refused(self, place: Place, hold: Hold, answered: float) -> None:
+    def asks(self, place: Place) -> None:
+        """The first of a queue is about to ask: what it hears of from now on is answered by the next time."""
+        with self._lock:
+            place.heard += place.news
+            place.news = []
+
+    def refused(
+        self, place: Place, hold: Hold, answered: float, denials: Sequence[Denial] = ()
+    ) -> None:
         """The first of a queue was refused: whoever gives up behind it is told so, and need not ask.
 
         Args:
             place: of the first.
             hold: what it was refused.
             answered: when, by the clock by which all of them wait.
+            denials: by which limits.
         """
         with self._lock:
             self._queues[place.keys].refused = (hold, answered)
+            heard, place.heard = place.heard, []
+        for news in heard:
+            news.refused(hold, denials)
+        self._tell(heard)
 
     def refusal_before(self, place: Place) -> tuple[Hold, float] | None:
         """What the first of the queue was refused last, if it was, and when."""
@@ -167,8 +242,8 @@ class Queues:
             next_ones: set[Place | None] = {queue.first} if was_first else set()
             if led and lane.places and len(queue.lanes) > 1:
                 next_ones.add(lane.first)
-        for one in next_ones:
-            self._wake(one)
+        left = [news for one in next_ones for news in self._wake(one)]
+        self._tell([*left, *self._taken_from(place)])
 
     def _close(self, place: Place) -> Place | None:
         """Nobody of its loop waits in its queue any more; returns whose turn it is then."""
@@ -187,25 +262,64 @@ class Queues:
 
     def resolved(self, hold: Hold, verb: Verb, exact: Mapping[str, int]) -> None:
         """A reservation was resolved: where that has freed room, wake who waits for it."""
-        self.freed(scope.key for scope in hold.scopes if _frees(scope, hold, verb, exact))
+        self.freed([scope.key for scope in hold.scopes if _frees(scope, hold, verb, exact)])
 
-    def freed(self, keys: Iterable[str]) -> None:
-        """Room was freed on these keys: wake the first of every queue that waits for one of them."""
+    def freed(self, keys: Collection[str]) -> None:
+        """Room was freed on these keys: whoever is the first to wait for one of them hears of it."""
         with self._lock:
-            queues = {queue: None for key in keys for queue in self._of_key.get(key, ())}
-            first = [queue.first for queue in queues]
-        for place in first:
-            self._wake(place)
+            waits = {key: self._of_key[key] for key in keys if key in self._of_key}
+            queues = {queue: None for found in waits.values() for queue in found}
+            first = {queue: queue.first for queue in queues}
+            told = [News(key, [first[queue] for queue in found]) for key, found in waits.items()]
+        self._tell(told)
 
-    def _wake(self, place: Place | None) -> None:
-        """Wake a caller; where its event loop is gone nobody there waits any longer, and the next one is woken."""
+    def _tell(self, told: Iterable[News]) -> None:
+        """Tell of each the next one who may have room, and has heard of no such news since it has asked."""
+        todo = [*told]
+        while todo:
+            places = dict.fromkeys(place for news in todo for place in self._next(news))
+            todo = [news for place in places for news in self._wake(place)]
+
+    def _next(self, news: News) -> list[Place]:
+        """Who is woken for it: whoever has it now, and those before whose loops have stopped, if these go on."""
+        woken: list[Place] = []
+        with self._lock:
+            while news.rest:
+                place = news.rest.popleft()
+                queue = self._queues.get(place.keys)
+                lane = None if queue is None else queue.lanes.get(place.loop)
+                leads = lane is not None and place in lane.places and lane.first is place
+                knows = any(other.key == news.key for other in place.news)
+                if lane is None or not leads or knows or not news.concerns(place.hold):
+                    continue
+                woken.append(place)
+                if lane.runs():
+                    place.news.append(news)
+                    break
+        return woken
+
+    def _taken_from(self, place: Place) -> list[News]:
+        """What one who goes had heard of: others may have that room, or what is left of it."""
+        with self._lock:
+            news = place.heard + place.news
+            place.heard, place.news = [], []
+        return news
+
+    def _wake(self, place: Place | None) -> list[News]:
+        """Wake a caller; where its event loop is gone nobody there waits any longer, and the next one is woken.
+
+        Returns the news of those who are gone.
+        """
+        left: list[News] = []
         while place is not None:
             try:
                 place.wake()
             except RuntimeError:
+                left += self._taken_from(place)
                 place = self._close(place)
             else:
-                return
+                break
+        return left
 
 
 def _frees(scope: Scope, hold: Hold, verb: Verb, exact: Mapping[str, int]) -> bool:
