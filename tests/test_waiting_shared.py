@@ -7,6 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from earmark import Limits, Scope
+from earmark.waiting import SLOT_PAUSE
 from tests.test_waiting import Office, office
 
 pytestmark = pytest.mark.anyio
@@ -111,4 +112,29 @@ async def test_r16_who_goes_while_it_asks_hands_the_room_on(turns: int) -> None:
         one.doors["00"].cancel()
         await one.quiet()
         assert len(one.names) == 2
+        await left(one)
+
+
+async def test_r18_of_many_tenants_one_asks_for_a_slot_every_100_ms() -> None:
+    """And where several have become free elsewhere the first ones have them; who asks may go, and another does."""
+    model = Scope("model", Limits(concurrency=3))
+    async with office() as (one, arrive):
+        held = [await one.limiter.pre_commit(model, lease=1) for _ in range(3)]
+        for number in range(TENANTS):
+            await arrive(f"{number:02}", tenant(number), model)
+        asked = one.backend.asked
+        for number in range(9):
+            if number in {2, 5}:
+                one.doors["00" if number == 2 else "01"].cancel()
+                await one.quiet()
+            one.clock.advance(SLOT_PAUSE)
+            await one.quiet()
+        assert not one.served
+        assert one.backend.asked - asked <= 10
+        one.clock.advance(2 * SLOT_PAUSE)
+        await one.quiet()
+        assert sorted(one.names) == ["02", "03", "04"]
+        assert one.backend.asked - asked <= 20
+        for reservation in held:
+            await reservation.abandon()
         await left(one)

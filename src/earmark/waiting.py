@@ -106,7 +106,10 @@ class Waiting:
             pause = self._pause_after_refusal(answered)
             if pause is None or self._left() <= 0:
                 return None
-            await self._pause(min(pause, self._left()))
+            if all(denial.retry_after is None for denial in self.denials):
+                await self._pause_for_slot(place)
+            else:
+                await self._pause(min(pause, self._left()))
             self.hold = self.hold.once_more()
 
     async def _give_up(self, place: Place) -> Hold | None:
@@ -146,6 +149,17 @@ class Waiting:
 
     def _left(self) -> float:
         return self._deadline - self._now()
+
+    async def _pause_for_slot(self, place: Place) -> None:
+        """Sleep until somebody here has freed a slot, or it is this caller's turn to see whether another one has."""
+        keys = {denial.key for denial in self.denials}
+        due = self._now() + SLOT_PAUSE
+        while not place.news and self._left() > 0:
+            await self._pause(min(max(due - self._now(), 0.0), self._left()))
+            if self._now() >= due and not place.news and self._left() > 0:
+                if self._queues.poll(place, keys):
+                    return
+                due = self._now() + SLOT_PAUSE
 
     async def _pause(self, seconds: float) -> None:
         """Sleep until it is time, or somebody wakes this caller."""

@@ -76,9 +76,10 @@ class Place:
         hold: what it asks for, if that is known.
         news: what it has heard of since it has asked last.
         heard: what it had heard of when it did.
+        polls: keys of slots for which it waits, and for nothing else.
     """
 
-    __slots__ = ("heard", "hold", "keys", "loop", "news", "number", "wake")
+    __slots__ = ("heard", "hold", "keys", "loop", "news", "number", "polls", "wake")
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class Place:
         self.hold = hold
         self.news: list[News] = []
         self.heard: list[News] = []
+        self.polls: Collection[str] = ()
 
 
 class _Lane:
@@ -131,7 +133,7 @@ class _Queue:
 class Queues:
     """All queues of one backend in this process, whatever their threads and event loops."""
 
-    __slots__ = ("__weakref__", "_lock", "_number", "_of_key", "_queues")
+    __slots__ = ("__weakref__", "_lock", "_number", "_of_key", "_pollers", "_queues")
 
     def __init__(self) -> None:
         self.begin_anew()
@@ -141,6 +143,7 @@ class Queues:
         """Nobody waits."""
         self._queues: dict[frozenset[str], _Queue] = {}
         self._of_key: dict[str, dict[_Queue, None]] = {}
+        self._pollers: dict[str, Place] = {}
         self._number = itertools.count().__next__
         self._lock = threading.RLock()
 
@@ -215,10 +218,30 @@ class Queues:
         """
         with self._lock:
             self._queues[place.keys].refused = (hold, answered)
-            heard, place.heard = place.heard, []
+            heard, place.heard, place.polls = place.heard, [], ()
         for news in heard:
             news.refused(hold, denials)
         self._tell(heard)
+
+    def poll(self, place: Place, keys: Collection[str]) -> bool:
+        """Somebody else may have given back a slot of these keys: of all who wait for one a single one sees to that.
+
+        Returns whether it is this caller's turn to ask.
+        """
+        with self._lock:
+            place.polls = keys
+            mine = [key for key in keys if not self._is_polled(key, place)]
+            self._pollers |= dict.fromkeys(mine, place)
+        self.freed(mine)
+        return bool(place.news)
+
+    def _is_polled(self, key: str, place: Place) -> bool:
+        """Whether another one asks for slots of this key now and then."""
+        poller = self._pollers.get(key, place)
+        queue = self._queues.get(poller.keys)
+        lane = None if queue is None else queue.lanes.get(poller.loop)
+        waits = lane is not None and poller in lane.places and lane.runs()
+        return poller is not place and waits and key in poller.polls
 
     def refusal_before(self, place: Place) -> tuple[Hold, float] | None:
         """What the first of the queue was refused last, if it was, and when."""
@@ -237,6 +260,9 @@ class Queues:
                 return
             led, was_first = lane.first is place, queue.first is place
             del lane.places[place]
+            for key in place.polls:
+                if self._pollers.get(key) is place:
+                    del self._pollers[key]
             if not lane.places:
                 self._close(place)
             next_ones: set[Place | None] = {queue.first} if was_first else set()
