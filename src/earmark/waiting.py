@@ -153,13 +153,15 @@ class Waiting:
     async def _pause_for_slot(self, place: Place) -> None:
         """Sleep until somebody here has freed a slot, or it is this caller's turn to see whether another one has."""
         keys = {denial.key for denial in self.denials}
-        due = self._now() + SLOT_PAUSE
+        refused = self._now()
         while not place.news and self._left() > 0:
-            await self._pause(min(max(due - self._now(), 0.0), self._left()))
-            if self._now() >= due and not place.news and self._left() > 0:
-                if self._queues.poll(place, keys):
-                    return
-                due = self._now() + SLOT_PAUSE
+            mine = self._queues.polls(place, keys)
+            due = refused + (SLOT_PAUSE if mine else WATCH_PAUSE)
+            if self._now() < due:
+                await self._pause(min(due - self._now(), self._left()))
+                continue
+            refused = self._now()
+            self._queues.freed(mine)
 
     async def _pause(self, seconds: float) -> None:
         """Sleep until it is time, or somebody wakes this caller."""

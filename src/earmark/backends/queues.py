@@ -223,17 +223,16 @@ class Queues:
             news.refused(hold, denials)
         self._tell(heard)
 
-    def poll(self, place: Place, keys: Collection[str]) -> bool:
-        """Somebody else may have given back a slot of these keys: of all who wait for one a single one sees to that.
+    def polls(self, place: Place, keys: Collection[str]) -> list[str]:
+        """For which of these keys this caller has to see, now and then, whether somebody elsewhere has freed a slot.
 
-        Returns whether it is this caller's turn to ask.
+        Of all who wait for a slot of one key a single one does; where it goes another one is woken, and is it then.
         """
         with self._lock:
             place.polls = keys
             mine = [key for key in keys if not self._is_polled(key, place)]
             self._pollers |= dict.fromkeys(mine, place)
-        self.freed(mine)
-        return bool(place.news)
+        return mine
 
     def _is_polled(self, key: str, place: Place) -> bool:
         """Whether another one asks for slots of this key now and then."""
@@ -260,16 +259,24 @@ class Queues:
                 return
             led, was_first = lane.first is place, queue.first is place
             del lane.places[place]
-            for key in place.polls:
-                if self._pollers.get(key) is place:
-                    del self._pollers[key]
             if not lane.places:
                 self._close(place)
+            heirs = self._heirs(place)
             next_ones: set[Place | None] = {queue.first} if was_first else set()
             if led and lane.places and len(queue.lanes) > 1:
                 next_ones.add(lane.first)
-        left = [news for one in next_ones for news in self._wake(one)]
+        left = [news for one in (*next_ones, *heirs) for news in self._wake(one)]
         self._tell([*left, *self._taken_from(place)])
+
+    def _heirs(self, place: Place) -> list[Place]:
+        """One goes: who else waits for a slot of each key for which it polled."""
+        heirs: list[Place] = []
+        for key in place.polls:
+            if self._pollers.get(key) is place:
+                del self._pollers[key]
+                firsts = (queue.first for queue in self._of_key.get(key, ()))
+                heirs += itertools.islice((one for one in firsts if one and key in one.polls), 1)
+        return heirs
 
     def _close(self, place: Place) -> Place | None:
         """Nobody of its loop waits in its queue any more; returns whose turn it is then."""
