@@ -116,6 +116,15 @@ async def test_a_backend_that_raises_fails_its_case_and_no_other() -> None:
     assert f"at {failure.place}" in str(caught.value)
 
 
+async def test_no_case_proves_nothing() -> None:
+    """Cases that are chosen by a number which none has, or by a name: a backend passes none of them."""
+    misspelt = [case for case in CONTRACT if "R010" in case.rules]
+    with pytest.raises(ValueError, match="there is no case to be played"):
+        await check_backend(PlainBackend, misspelt)
+    with pytest.raises(ValueError, match="there is no case to be played"):
+        contract_test(PlainBackend, misspelt)
+
+
 async def test_one_cause_is_told_once() -> None:
     """What holds in every row, and an error that every message raises, is one paragraph and not five hundred."""
 
