@@ -595,8 +595,8 @@ async def test_r9_two_callers_that_adopt_have_one_object_and_one_admission() -> 
     await race.is_whole("a")
 
 
-async def test_r9_where_all_who_asked_are_cancelled_the_id_still_governs() -> None:
-    """R9, R16: A and B are cancelled in flight; whoever asks again under the id has the one reservation."""
+async def test_r9_where_all_who_asked_are_cancelled_nothing_is_held() -> None:
+    """R9, R16: A and B are cancelled in flight; whoever asks again under the id has a reservation of his own."""
     race, scope = Race(), anyio.CancelScope()
     replies = [race.backend.gate("reserve", "after") for _ in "ab"]
     async with anyio.create_task_group() as tasks:
@@ -605,6 +605,7 @@ async def test_r9_where_all_who_asked_are_cancelled_the_id_still_governs() -> No
             await reply.reached.wait()
         tasks.cancel_scope.cancel()
     assert not race.got
+    assert await race.look() == (0, 0, 0)
     await race.ask("c")
     await race.is_whole("c")
 

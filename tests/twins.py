@@ -18,6 +18,7 @@ from typing import Any, Final
 from earmark import Limiter, MemoryBackend, RateLimited, RequestIdConflict, Reservation
 from earmark.backends.book import KEEP_US
 from earmark.backends.protocol import Backend
+from earmark.backends.redis.asked import Again
 from earmark.backends.redis.messages import Message
 from earmark.core.hold import Hold
 from earmark.ids import name_of
@@ -345,11 +346,20 @@ class Twins(Player):
             return None if message.id in self.names else traced
         if (message.verb, word) in {("add", "counted"), ("reset", "done")} and soon:
             return answer
-        return answer if at_once else None
+        # One whose connection had broken, and that took nothing, is taken back before its first copy comes.
+        taken_back = message.verb == "reserve" and isinstance(answer, Again)
+        return answer if at_once and not taken_back else None
 
     def is_traced(self, message: Message) -> bool:
         """Whether a resolution of this reservation leaves a trace: a late copy could count."""
-        return bool(message.named) or message.id in self.replayed
+        return bool(message.named) or message.id in self.replayed or self.was_sent_again(message.id)
+
+    def was_sent_again(self, id_: str) -> bool:
+        """Whether the reserve of a reservation was sent twice, since its connection had broken."""
+        return any(
+            (one.message.verb, one.message.id) == ("reserve", id_) and isinstance(one.answer, Again)
+            for one in self.backend.sent
+        )
 
     def resolved_soon(self, id_: str) -> bool:
         """Whether a reservation was resolved within the horizon."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import pytest
 
 from earmark import Limiter, Limits, RedisBackend, Scope
+from earmark.backends.redis import loops
 from tests.redis.proxy import Proxy
-from tests.redis.wire import MOMENTS, Moment, Wires, until, wires
-from tests.servers import RedisServer
+from tests.redis.wire import MOMENTS, Moment, Wires, call_after, run_and_leave, until, wires
+from tests.scale import examples
+from tests.servers import RedisServer, eventually, redis_server
 
 __all__ = ["wires"]
 
 pytestmark = pytest.mark.anyio
 
 KEY: Final = Scope("key", Limits(rpm=1_000, tpm=10_000, concurrency=5))
+WIDE: Final = Scope("wide", Limits(rpd=10**9, tpd=10**9, concurrency=5))
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +138,101 @@ async def test_r19_a_loop_whose_tasks_were_all_cancelled_is_served_as_before(
             assert (proxy.connections, len(proxy.requests) - before) == (connections, 10)
             lines = [task for task in asyncio.all_tasks() if task.get_name() == "earmark.redis"]
         await limiter.aclose()
+
+
+def test_r19_a_loop_that_ends_renews_nothing_any_more(
+    shared_redis: RedisServer, namespace: str, wires: Wires, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R19, R10: however long a line is at work still, and in the turns of the loop between its end and the loop's."""
+    monkeypatch.setattr(loops, "_INTERRUPTED", 0.0)
+    limiter = limiter_of(shared_redis, namespace)
+    kept: list[Any] = []
+
+    async def never_closes() -> None:
+        held = await limiter.pre_commit(KEY, tokens=30)
+        await held.__aenter__()
+        begun, again = wires.hold("before"), wires.hold("before")
+        kept.extend((held, asyncio.create_task(limiter.add_tokens_post_stream(KEY, 5))))
+        await begun.reached.wait()
+        call_after(100, again.reached.is_set, again.open)
+
+    async def look() -> list[int]:
+        async with limiter:
+            assert await kept[0].settle_success(12) is True
+            (status,) = await limiter.peek(KEY)
+            return [limit.used for limit in status.limits]
+
+    run_and_leave(never_closes)
+    assert asyncio.run(look()) == [1, 17, 0]
+
+
+async def settles(limiter: Limiter) -> None:
+    """All is said when its loop ends."""
+    await (await limiter.pre_commit(WIDE, tokens=30)).settle_success(12)
+
+
+async def leaves_a_settlement(limiter: Limiter) -> object:
+    """Its loop ends while that is on its way."""
+    reservation = await limiter.pre_commit(WIDE, tokens=30)
+    task = asyncio.create_task(reservation.settle_success(12))
+    await asyncio.sleep(0)
+    return task
+
+
+async def leaves_holders(limiter: Limiter) -> object:
+    """Its loop ends with blocks open, each of which says so in two steps."""
+    begun = asyncio.Event()
+
+    async def hold() -> None:
+        async with await limiter.pre_commit(WIDE, tokens=30) as reservation:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await limiter.peek(WIDE)
+                await reservation.settle_success(12)
+
+    task = asyncio.create_task(hold())
+    await begun.wait()
+    return task
+
+
+async def closes(limiter: Limiter) -> None:
+    """It ends in order."""
+    async with limiter:
+        await settles(limiter)
+
+
+@pytest.mark.parametrize("main", [settles, leaves_a_settlement, leaves_holders, closes])
+def test_r19_a_loop_has_one_connection_and_takes_it_along(
+    main: Callable[[Limiter], Coroutine[Any, Any, object]],
+    namespace: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R19: each loop has made one and closed it; nothing of a loop is kept, and nobody takes its end for an outage."""
+    loops = examples(100)
+    with redis_server() as server, server.client(single_connection_client=True) as look:
+        limiter = limiter_of(server, namespace)
+
+        def received() -> int:
+            return int(look.info("stats")["total_connections_received"])
+
+        before = received()
+        for _ in range(loops):
+            run_and_leave(lambda: main(limiter))
+        assert received() - before == loops
+        eventually(lambda: look.info("clients")["connected_clients"] == 1, "one is open still")
+        backend: Any = limiter._backend
+        assert len(backend._lines._posts) <= 1
+        assert len(limiter._backend.desk.loops) <= 1
+        assert not caplog.records
+        health = limiter.health()
+        assert health.available
+        assert (health.owed, health.lost, health.admitted_without_store) == (0, 0, 0)
+
+        async def used() -> list[int]:
+            async with limiter:
+                (status,) = await limiter.peek(WIDE)
+                return [limit.used for limit in status.limits]
+
+        assert asyncio.run(used()) == [loops, 12 * loops, 0]

@@ -27,7 +27,10 @@ from earmark.backends.redis.wire import Replies
 from earmark.core.hold import Hold
 from earmark.core.joint import Joint
 from earmark.ids import next_id
-from tests.servers import HOST, RedisServer, redis_server
+from tests.redis.rights import server
+from tests.servers import HOST, RedisServer
+
+__all__ = ["server"]
 
 SECOND: Final = 1_000_000
 DAY: Final = 86_400 * SECOND
@@ -51,13 +54,6 @@ IMMORTAL: Final = -1
 def anyio_backend() -> str:
     """redis-py runs on asyncio alone."""
     return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    """A server whose users these tests change."""
-    with redis_server() as started:
-        yield started
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -13,8 +13,10 @@ from redis.exceptions import RedisClusterException
 from earmark import BackendUnavailable, EarmarkError, Limiter, Limits, RedisBackend, Scope
 from earmark.commands import main
 from earmark.commands.busiest.watch import Watch
-from tests.redis.rights import PASSWORD, commands, rights
-from tests.servers import HOST, RedisServer, redis_cluster, redis_server, told
+from tests.redis.rights import PASSWORD, commands, rights, server
+from tests.servers import HOST, RedisServer, redis_cluster, told
+
+__all__ = ["server"]
 
 pytestmark = pytest.mark.anyio
 
@@ -37,18 +39,11 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    """A server whose users these tests change."""
-    with redis_server() as started:
-        yield started
-
-
 def url_of_watcher(servers: list[RedisServer], words: list[str]) -> str:
     """The URL of the user, who has these rights; nobody knows a script."""
-    for server in servers:
-        told(server, "SCRIPT", "FLUSH")
-        told(server, "ACL", "SETUSER", "watcher", "reset", *words)
+    for one in servers:
+        told(one, "SCRIPT", "FLUSH")
+        told(one, "ACL", "SETUSER", "watcher", "reset", *words)
     return f"redis://watcher:{PASSWORD.replace(' ', '%20')}@{HOST}:{servers[0].port}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Final
 
@@ -12,8 +11,10 @@ import redis
 
 from earmark import EarmarkError, Limiter, Limits, RateLimited, RedisBackend, Scope
 from earmark.clock import Clock
-from tests.redis.rights import PASSWORD, commands, rights
-from tests.servers import HOST, RedisServer, redis_server
+from tests.redis.rights import PASSWORD, commands, rights, server
+from tests.servers import HOST, RedisServer
+
+__all__ = ["server"]
 
 pytestmark = pytest.mark.anyio
 
@@ -38,13 +39,6 @@ COMMANDS: Final = commands("gateway")
 def anyio_backend() -> str:
     """redis-py runs on asyncio alone."""
     return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    """A server whose users these tests change."""
-    with redis_server() as started:
-        yield started
 
 
 def url_of_user(server: RedisServer, *more: str, database: int = 0) -> str:

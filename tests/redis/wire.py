@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
-from typing import Final, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
 import pytest
+from redis import exceptions
 
 from earmark.backends.redis.connection import Dialed
 from earmark.backends.redis.dialing import Dialer
@@ -33,6 +35,33 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0)
+
+
+def call_after(turns: int, ready: Callable[[], bool], call: Callable[[], object]) -> None:
+    """Call something so many turns of the loop after it is time; no task waits, since those are cancelled."""
+    loop = asyncio.get_running_loop()
+    if turns:
+        loop.call_soon(call_after, turns - ready(), ready, call)
+    else:
+        call()
+
+
+def run_and_leave(main: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Run it as a program does that closes nothing: its loop is closed with no task under way."""
+    tasks: list[asyncio.Future[Any]] = []
+
+    def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Future[Any]:
+        tasks.append(asyncio.Task(work, loop=loop, **options))
+        return tasks[-1]
+
+    async def recorded() -> None:
+        loop: Any = asyncio.get_running_loop()
+        loop.set_task_factory(make)
+        await main()
+
+    asyncio.run(recorded())
+    assert tasks
+    assert all(task.done() for task in tasks)
 
 
 class Hold:
@@ -108,6 +137,13 @@ class _Wire:
         self._task = asyncio.get_running_loop().create_task(
             self._call(list(commands), count, done), name=f"{OURS}.wire", context=Context()
         )
+        self._task.add_done_callback(partial(self._over, done))
+
+    def _over(self, done: Callable[[Replies], object], task: asyncio.Task[None]) -> None:
+        """A loop that ends has cancelled this task with all others: the reply will reach nobody."""
+        if task is self._task and task.cancelled():
+            self._task = None
+            done(exceptions.ConnectionError("the round trip was cancelled"))
 
     async def _call(
         self, commands: list[bytes], count: int, done: Callable[[Replies], object]
@@ -129,8 +165,9 @@ class _Wire:
         done(replies)
 
     async def close(self, *, at_once: bool) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
         await self._inner.close(at_once=at_once)
 
 

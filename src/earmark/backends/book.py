@@ -19,6 +19,9 @@ from earmark.limits import HOUR, MICROSECONDS
 
 Name = TypeVar("Name")
 
+# So many callers to whom one reservation was handed are told apart.
+_MOST: Final = 32
+
 KEEP_US: Final = HOUR * MICROSECONDS
 """How long an open reservation can be resolved after its last renewal (R10)."""
 
@@ -26,8 +29,10 @@ KEEP_US: Final = HOUR * MICROSECONDS
 class _Note:
     """What is remarkable about an open reservation."""
 
-    adopted = False
-    """It was handed to a second caller under its request id."""
+    given: set[Id] | None = None
+    """By which holds it was handed to other callers under its request id; 0 for those that are not told apart."""
+    left = False
+    """Whoever made it has withdrawn it: it is theirs."""
     attended = False
     """Its holder lives in this process: no lease ends it."""
     lapsed = False
@@ -84,7 +89,9 @@ class Book:
             return None
         if not hold.repeats(known):
             raise RequestIdConflict(request_id)
-        self._note(known.id).adopted = True
+        note = self._note(known.id)
+        note.given = given = note.given or set()
+        given.add(hold.id if len(given) < _MOST else 0)
         return known
 
     def lend(self, hold: Hold, key: str) -> int:
@@ -107,17 +114,34 @@ class Book:
                     self._slots.take(scope.key, part.id)
                     self.lend(part, scope.key)
 
-    def strike(self, id_: Id, verb: Verb) -> Hold | None:
-        """Take a reservation that is resolved off the book, and free its slots; None: it is not open."""
+    def strike(self, hold: Hold, verb: Verb) -> Hold | None:
+        """Take a reservation that is resolved off the book, and free its slots; None: it is not open.
+
+        A withdrawal spares what others were handed. Once they have all withdrawn as well it is theirs that strikes it.
+        """
+        id_ = hold.id
+        if verb == "withdraw" and id_ not in self.open:
+            id_ = self._left_by(hold)
         note = self.notes.get(id_)
         if note is not None:
-            if verb == "withdraw" and note.adopted:
+            if verb == "withdraw" and note.given:
+                note.left = True
                 return None
             del self.notes[id_]
             self._free(id_, note)
             if note.named:
                 del self._names[self.open[id_].name]
         return self.open.pop(id_, None)
+
+    def _left_by(self, hold: Hold) -> Id:
+        """Take a caller off those who were handed a reservation; its id, where it is nobody's any more, or 0."""
+        id_ = self._names.get(hold.request_id or "", 0)
+        note = self.notes.get(id_, _UNREMARKABLE)
+        if note.given and hold.id in note.given:
+            note.given.remove(hold.id)
+            if note.left and not note.given:
+                return id_
+        return 0
 
     def renew(self, id_: Id, now: int) -> bool:
         """Extend a lease that has not lapsed; a lapsed one is never revived (C5)."""
@@ -177,7 +201,7 @@ class Book:
             if self.notes.get(hold.id, _UNREMARKABLE).attended:
                 self.renew(hold.id, now)
             else:
-                self.strike(hold.id, "abandon")
+                self.strike(hold, "abandon")
                 given_up.append(hold)
         return given_up, min(turn, now + KEEP_US)
 

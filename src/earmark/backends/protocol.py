@@ -235,7 +235,8 @@ class Backend(Protocol):
         """Turn the holds into what was used (R6), and free the slots; True iff it was open.
 
         `cancel` gives everything back. So does `withdraw`, unless somebody else was given the reservation since: then
-        it changes nothing, and is False.
+        it changes nothing, and is False. Who was given it, and then withdraws his own hold, may be the last who has it:
+        a store that knows by which holds it gave it away gives it back then.
         """
         ...
 

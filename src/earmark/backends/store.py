@@ -139,11 +139,11 @@ class MemoryStore:
             if now >= self._turn:
                 self._forget(now)
             book = self._book
-            id_ = hold.id
-            found = book.strike(id_, verb) if book.notes else book.open.pop(id_, None)
+            found = book.strike(hold, verb) if book.notes else book.open.pop(hold.id, None)
             if found is None:
                 return False
             hold = found  # what stands in the book counts
+            id_ = hold.id
             forgiven = self._forgiven.pop(id_, _NO_PAIRS) if self._forgiven else _NO_PAIRS
             amounts = exact
             if at_least or verb in UNSENT:

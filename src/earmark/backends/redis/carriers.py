@@ -17,10 +17,11 @@ from earmark.backends.redis.chart import Address, Chart
 from earmark.backends.redis.client import Client
 from earmark.backends.redis.connection import Dialed
 from earmark.backends.redis.dialing import Dialer, address_of, slots_of
-from earmark.backends.redis.fleet import Fleet, Node
+from earmark.backends.redis.fleet import Fleet
 from earmark.backends.redis.keys import Keys, TaggedKeys
 from earmark.backends.redis.line import Line
 from earmark.backends.redis.messages import Message
+from earmark.backends.redis.node import Node
 from earmark.backends.redis.owed import Outbox
 from earmark.backends.redis.rack import Rack
 from earmark.backends.redis.standing import Standing

@@ -20,15 +20,14 @@ from redis import exceptions
 from earmark.backends.redis.asked import Asked, Watch
 from earmark.backends.redis.chart import Address, Chart, Range, slot_of
 from earmark.backends.redis.failures import Outage, failure, reason_of
-from earmark.backends.redis.line import CLOSED, Line
+from earmark.backends.redis.line import CLOSED
 from earmark.backends.redis.messages import Message
-from earmark.backends.redis.owed import Owed
+from earmark.backends.redis.node import Node
 from earmark.backends.redis.rack import REST, Rack, Tray
 from earmark.backends.redis.routed import Routed, is_astray, is_moved
 from earmark.backends.redis.standing import OfMaster, Standing
 from earmark.backends.redis.survey import Survey
 from earmark.backends.redis.trips import fail
-from earmark.backends.redis.wire import Wire, command
 
 # A message that is sent elsewhere so often waits before it goes on: the nodes do not agree yet.
 _HOPS: Final = 3
@@ -38,48 +37,6 @@ _PAUSE: Final = 0.02
 _LOOK: Final = 0.005
 
 _NOT_SERVED: Final = "not served"
-
-
-class Node(Line):
-    """The line to one master.
-
-    Attributes:
-        fleet: where it belongs; set by whoever makes it.
-        address: of the master.
-    """
-
-    fleet: Fleet
-    address: Address
-
-    def _asked(self, message: Message, *, again: bool) -> Asked:
-        """What is owed: what callers ask comes from the fleet."""
-        tray = self._outbox
-        routed = Routed(
-            message, self.fleet, again=again, tray=tray if isinstance(tray, Tray) else None
-        )
-        routed.at = self.address
-        return routed
-
-    async def _try_to_write(self, wire: Wire) -> None:
-        probe = self.fleet.probe_at(self.address)
-        if probe is not None:
-            await command(wire, "SET", probe, "", "PX", "1000")
-
-    def _settle(self, owed: list[Owed], batch: list[Asked]) -> None:
-        """What is owed still may belong to others by now."""
-        super()._settle(owed, batch)
-        self.fleet.wake()
-
-    def retire(self) -> Sequence[Asked]:
-        """The master has no slots any more: what waits goes elsewhere, and the line ends when all is answered."""
-        left = tuple(self._waiting)
-        self._waiting.clear()
-        self._ending = True
-        if self.down is None:
-            self._wake.set()
-        else:
-            self._task.cancel()
-        return left
 
 
 class NodeMaker(Protocol):
@@ -157,6 +114,14 @@ class Fleet:
         downs = (node.down for node in self._nodes.values())
         return self._lost or next((down for down in downs if down is not None), None)
 
+    def may_need(self, node: Node) -> bool:
+        """Whether a line has to be there still: it may be asked something, or nobody else waits for another one."""
+        nodes = self._nodes.values()
+        if node not in nodes:
+            return False
+        waits = not node.late and any(one.late and not one.is_done for one in nodes)
+        return waits or self._is_on_its_way() or any(one.at_work for one in nodes)
+
     def trouble(self, message: Message) -> Exception | None:
         """Why the master of a message cannot be asked now, or None."""
         owner = self._chart.address_of(message)
@@ -200,9 +165,14 @@ class Fleet:
         node = self._nodes.get(address)
         if node is None or node.over:
             standing = OfMaster(self._standing, address, self.refresh)
-            brief = self._brief or node is not None
+            brief, late = self._brief or node is not None, self._is_ending()
             node = self._nodes[address] = self._make(address, self, standing, brief=brief)
+            if late:
+                node.be_late()
         return node
+
+    def _is_ending(self) -> bool:
+        return any(node.is_ending for node in self._nodes.values() if not node.over)
 
     def send_on(self, asked: Routed, error: Exception) -> bool:
         """See what becomes of a message that its master did not run; False: it is an answer."""
@@ -341,11 +311,13 @@ class Fleet:
     # What is owed, and the end.
 
     def wake(self) -> None:
-        """Deliver what is owed by now."""
+        """Deliver what is owed by now; a line that has ended without its master is not begun again for that."""
         if self._closed:
             return
         for address in self._rack.addresses():
-            self._node(address).wake()
+            node = self._nodes.get(address)
+            if node is None or not node.over or node.down is None:
+                self._node(address).wake()
         if self._rack.is_lost:
             self._survey.begin()
 
@@ -380,8 +352,12 @@ class Fleet:
 
     def _is_asked(self) -> bool:
         """Whether anything has no answer yet."""
-        on_its_way = any(not asked.answer.done() for asked in (*self._unrouted, *self._pausing))
-        return on_its_way or any(node.asked for node in self._nodes.values() if not node.over)
+        at_work = any(node.asked for node in self._nodes.values() if not node.over)
+        return at_work or self._is_on_its_way()
+
+    def _is_on_its_way(self) -> bool:
+        """Whether anything has no answer yet that no line has."""
+        return any(not asked.answer.done() for asked in (*self._unrouted, *self._pausing))
 
     def _end(self) -> None:
         """Whoever waits is told, and nothing more is seen to."""

@@ -24,8 +24,8 @@ from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, unanswered
 from earmark.backends.redis.connection import Dialed
 from earmark.backends.redis.exchange import Landing, call_again, exchange
 from earmark.backends.redis.failures import Outage, failure, is_outage, reason_of
-from earmark.backends.redis.loops import OURS, Beginning, is_ending, others_are_going
-from earmark.backends.redis.messages import Message, has_won
+from earmark.backends.redis.loops import ENDING, OURS, Beginning, is_ending, others_are_going
+from earmark.backends.redis.messages import Message
 from earmark.backends.redis.owed import Outbox, Owed, log_failed, log_owed
 from earmark.backends.redis.standing import Standing
 from earmark.backends.redis.trips import PATIENCE, Trips, fail
@@ -76,8 +76,7 @@ class Line(Trips):
         self._dial = dial
         self._probe = probe
         self._idle = asyncio.Event()
-        self._too_late = False
-        self._owed_first = False
+        self._too_late = self._owed_first = False
         self._pause, self._end_pause = FIRST_PAUSE, _END_PAUSE
         self._draining = self._closing = False
         self._ending = brief and is_ending()  # else the loop has outlived a line, and goes on
@@ -89,6 +88,12 @@ class Line(Trips):
     def over(self) -> bool:
         """Whether it has ended, with its loop or before, or is about to."""
         return self._closing or self._task.done()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether there is anything to do, and it can be done."""
+        work = self._flight or self._waiting or self._outbox.deliverable
+        return bool(work) and self.down is None and not self.over
 
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
         """Have a message answered.
@@ -148,14 +153,17 @@ class Line(Trips):
                 try:
                     await self._step()
                 except asyncio.CancelledError:
+                    is_sound, self._parked = self._parked, False  # a reply comes without this task
                     if self._is_too_late():
                         await self._lose(self._late())
                     elif self._closing or self._ending:
                         raise
                     else:
                         self._task.uncancel()
+                        self._task.set_name(ENDING)
                         self._ending = True
-                        await self._send_again()
+                        if not is_sound:
+                            await self._send_again()
         finally:
             self._closing = True
             left = self._flight or self._waiting or self._outbox or self.down
@@ -171,11 +179,7 @@ class Line(Trips):
         A loop that ends has cancelled this task with all the others, and some of those still have to say how a
         reservation has ended: the line goes last. It does not wait for a store that cannot be reached.
         """
-        if not self._ending or self.down is not None:
-            return self._ending
-        if self._flight or self._waiting or self._outbox.deliverable:
-            return False
-        return not others_are_going()
+        return self._ending and (self.down is not None or not (self.at_work or others_are_going()))
 
     async def _send_again(self) -> None:
         """What was under way goes out again, on a new connection: the old one may have a reply to come."""
@@ -212,10 +216,8 @@ class Line(Trips):
             self._loop.call_later(self._end_pause, self._wake.set)
             self._end_pause = min(2 * self._end_pause, _LONGEST_END_PAUSE)
         self._parked = True
-        try:
-            await self._wake.wait()
-        finally:
-            self._parked = False
+        await self._wake.wait()
+        self._parked = False
 
     async def _round(self) -> None:
         """Begin a round trip for everybody who waits by now."""
@@ -244,7 +246,6 @@ class Line(Trips):
 
     async def _deliver(self) -> None:
         """Deliver some of what is owed, as long as the store can be reached."""
-        ailing: Exception | None = None
         try:
             ailing = await self._deliver_owed(watched=True)
         except Exception as error:  # noqa: BLE001 - it is owed still
@@ -367,8 +368,9 @@ class Line(Trips):
             elif error is not None:
                 failed += 1
                 log_failed(error)
-            elif has_won(asked.answer.result()):
-                still.extend(Owed(one.since, follows) for follows in one.message.then)
+            else:
+                then = one.message.follows(asked.answer.result())
+                still.extend(Owed(one.since, message) for message in then)
         self._outbox.settle(owed, still, failed)
 
     def _is_wanted(self) -> bool:

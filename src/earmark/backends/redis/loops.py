@@ -17,13 +17,21 @@ from earmark.backends.delivery import is_shutting_down
 OURS: Final = "earmark.redis"
 """What the names of the tasks begin with that serve a loop."""
 
+ENDING: Final = f"{OURS}.ending"
+"""What one of them is called that was interrupted, and ends as soon as there is nothing to do."""
+
 # Seconds after which it is seen whether the loop goes on on which a task was interrupted.
 _INTERRUPTED: Final = 0.05
 
+# So many turns of the loop later it is seen once more: a loop that ends turns a few times between the end of its last
+# task and the beginning of its own.
+_TURNS: Final = 5
+
 
 def is_ending() -> bool:
-    """Whether others on the running loop are going, or it is being shut down already."""
-    return others_are_going() or is_shutting_down()
+    """Whether tasks on the running loop are going, or it is being shut down already."""
+    ours = any(task.get_name() == ENDING for task in asyncio.all_tasks())
+    return ours or others_are_going() or is_shutting_down()
 
 
 def others_are_going() -> bool:
@@ -87,7 +95,7 @@ class Lasting:
         self._is_due = is_due
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
 
     @property
     def on(self) -> bool:
@@ -118,8 +126,12 @@ class Lasting:
         if self._task is task and task.cancelled():
             self.begin_later()
 
-    def _look(self) -> None:
-        if not is_ending() or self._is_due():
+    def _look(self, turns: int = _TURNS) -> None:
+        if self._is_due():
             self.begin()
-        else:
+        elif is_ending():
             self.begin_later()
+        elif turns:
+            self._timer = self._loop.call_soon(self._look, turns - 1, context=Context())
+        else:
+            self.begin()

@@ -29,6 +29,10 @@ from earmark.limits import CONCURRENCY, MICROSECONDS, Limit, Limits, Scope
 # A bare key counts in these always, since it may not have been seen (R8). Amounts play no part in it.
 _BARE_KEY: Final = Limits(tpm=0, tph=0, tpd=0)
 
+# How a resolution is answered that is the one that counts, or withdraws what nobody else has heard of, or what nobody
+# has any more.
+_WON: Final = frozenset(("done", "buried", "freed"))
+
 
 class Message(NamedTuple):
     """One message.
@@ -54,9 +58,25 @@ class Message(NamedTuple):
         """Whether a reservation is over by it, whoever else was given that."""
         return self.verb == "resolve" and not self.body.startswith('["withdraw"')
 
+    def follows(self, answer: str) -> tuple[Message, ...]:
+        """What is to be sent once this was answered so.
+
+        Where nobody is left who was given what another message has made, that is withdrawn on the other slots as well.
+        """
+        word, _, id_ = answer.partition(" ")
+        if word not in _WON:
+            return ()
+        return self.then + tuple(_about(id_, one) for one in self.then if id_)
+
     def text(self, *, again: bool) -> str:
         """The argument of a call."""
         return f"{len(self.keys)} {self.named:d} {again:d} {self.verb} {self.id} {self.body}"
+
+
+def _about(id_: str, message: Message) -> Message:
+    """The same about the reservation that another message has made."""
+    own, *others = message.keys
+    return message._replace(id=id_, keys=(own.removesuffix(message.id) + id_, *others))
 
 
 class Decided(NamedTuple):
@@ -263,11 +283,6 @@ def states(scopes: tuple[Scope, ...], seen: Sequence[str]) -> States:
 def numbers_of(limit: Limit) -> int:
     """How many numbers the state of a limit is told in."""
     return {"fixed_window": 1, "sliding_window": 2, "token_bucket": 3}[limit.algorithm]
-
-
-def has_won(answer: str) -> bool:
-    """Whether a resolution is the one that counts, or withdraws what nobody else has heard of."""
-    return answer in {"done", "buried"}
 
 
 def hold_of(decision: Decided, request_id: str) -> Hold:

@@ -28,7 +28,6 @@ from earmark.backends.redis.messages import (
     Message,
     Messages,
     decided,
-    has_won,
     numbers_of,
     states,
 )
@@ -208,8 +207,8 @@ class Several:
         else:
             message = self._resolution(hold, verb, exact, at_least)
             answers = await self._carry((message,))
-            if isinstance(answers[0], str) and has_won(answers[0]):
-                await self._carry(message.then, has_begun=True)
+            if isinstance(answers[0], str):
+                await self._carry(message.follows(answers[0]), has_begun=True)
         for answer in answers:
             if isinstance(answer, StoreError) and not answer.sent:
                 raise answer
@@ -256,8 +255,8 @@ class Several:
         """The caller goes: what has not been answered is owed, or what follows from an answer that nobody heard."""
         if not answer.done() or answer.cancelled() or answer.exception() is not None:
             self._owe(message)
-        elif has_won(answer.result()):
-            for follows in message.then:
+        else:
+            for follows in message.follows(answer.result()):
                 self._owe(follows)
 
     async def renew(self, hold: Hold, parts: Parts) -> str:
@@ -298,7 +297,7 @@ def _counts(answer: str | Outage | StoreError, hold: Hold) -> bool:
     """Whether a resolution has won, as far as this process can know: what is owed has."""
     if not isinstance(answer, str):
         return True
-    return answer == "done" or (isinstance(answer, Again) and hold.is_private)
+    return answer.startswith(("done", "freed")) or (isinstance(answer, Again) and hold.is_private)
 
 
 async def _all(asked: Sequence[asyncio.Future[str]]) -> list[str]:

@@ -35,7 +35,7 @@ COMMANDS: Final = (
 
 _ALGORITHMS: Final = ("fixed_window", "sliding_window", "token_bucket")
 _COUNTS: Final = (*_ALGORITHMS, "resets", "limits", "scopes")
-_ALL: Final = (*_COUNTS, "slots", "admission", "notes", "records", "identity")
+_ALL: Final = (*_COUNTS, "slots", "admission", "notes", "records", "identity", "given")
 
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "resolve": _ALL,
@@ -44,12 +44,12 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "peek": (*_COUNTS, "slots", "admission"),
     "rights": (),
     "reserve": (*_ALL, "joint"),
-    "claim": ("notes", "records", "identity"),
+    "claim": ("notes", "records", "identity", "given"),
     "add": _COUNTS,
     "present": ("slots",),
 }
 
-_USED: Final = (*_ALGORITHMS, "resets", "slots", "notes", "identity", "joint")
+_USED: Final = (*_ALGORITHMS, "resets", "slots", "notes", "identity", "given", "joint")
 """Files that a call needs or not: `use` makes what is in one when it is first asked for."""
 
 _USE: Final = """local made = {{}}

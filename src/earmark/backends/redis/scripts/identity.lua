@@ -37,7 +37,9 @@ local function answer_again(record, body, seen)
     return 'conflict'
   end
   record.again = record.again or again
-  record.adopted = record.adopted or not same
+  if not same then
+    use('given').give(record)
+  end
   write_record(record.key, use('notes').with_notes(record), max(record.at, record.renewed))
   if same then
     return 'held ' .. seen

@@ -60,19 +60,25 @@ end
 local function answer_message()
   local verdict, key = cjson.decode(text), next_key()
   local own = named and next_key() or key
-  local record = load_record(key, id)
-  if not record or record.id ~= id then
+  local record, withdrawn = load_record(key, id), verdict[1] == 'withdraw'
+  local given = withdrawn and record and record.given
+  local adopted = given and given[id]
+  if not record or record.id ~= id and not adopted then
     return use('identity').answer_closed(verdict, own, named and load_record(own) or record)
   end
-  if verdict[1] == 'withdraw' and record.adopted then
-    return 'gone'
+  local answer = given and use('given').answer_withdrawn(record, own, verdict)
+  if answer then
+    return answer
   end
   local body = cjson.decode(record.body)
+  if withdrawn and not given and not use('given').align(body) then
+    return 'gone'
+  end
   local scopes, now = load_scopes(body)
   true_up_all(scopes, record, body[2], verdict, now)
   -- What waits for the answer is lost with it: it can be had for as long as somebody may be owed it.
   local over = now + (verdict[5] == 2 and KEEP or HORIZON)
-  local late = verdict[5] > 0 or record.again or verdict[1] == 'withdraw'
+  local late = verdict[5] > 0 or record.again or withdrawn
   local grave = late and use('identity').grave_of(verdict[4], over)
   -- The record goes first: should anything fail after all, nothing is given back twice. A grave in its place takes that
   -- without deleting: while a slot is moved to another node, a key that is gone is not this node's any more.
@@ -96,5 +102,5 @@ local function answer_message()
       write_scope(scope)
     end
   end
-  return 'done'
+  return adopted and verdict[5] == 2 and 'freed ' .. record.id or 'done'
 end
