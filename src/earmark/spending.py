@@ -186,6 +186,13 @@ class Till:
         else:
             await noted.do()
 
+    async def leave(self, hold: Hold, standing: Hold) -> None:
+        """Undo what was asked for, and was given: by now it is over, and its asker begins again."""
+        going = hold.once_more()
+        going.id = hold.id
+        going.charge = replace(cast("Charge", hold.charge), request_id=_called(standing))
+        await Dropped(self.limited, going, "withdraw").do()
+
     async def resolve(self, hold: Hold, verb: Verb, bill: Bill | None) -> bool:
         """Post what it has cost, or give it back; True iff this was the first who did."""
         from earmark.ledger.charge import Charge, Resolution, withdrawal

@@ -76,9 +76,13 @@ class Scene:
         name = f"q{self._number}"
         return partial(limiter.pre_commit, *self.scopes, request_id=name, spend=spend(estimate))
 
+    def next(self) -> None:
+        """From now on another name is asked for."""
+        self._number += 1
+
     async def end(self, goes: Sequence[Goes], *, apart: bool) -> None:
         """Have them ask and go; whoever was given it has all of it, or nobody has anything."""
-        self._number += 1
+        self.next()
         asks = [self.ask(apart and number % 2) for number in range(len(goes))]
         got = await rivals(asks, goes)
         reached.count(f"{len(got)} of {len(goes)} are given it")

@@ -85,6 +85,8 @@ class Writing:
         totals = await self._changes.put(connection, row, count)
         if totals is None:
             return await self._adopt(connection, charge)
+        if charge.asker != charge.reservation:
+            await self._name_anew(connection, charge)
         for budget in charge.budgets:
             interval = interval_of(budget, charge.at)
             if (budget.key, interval) not in totals:
@@ -93,6 +95,15 @@ class Writing:
                 )
         judge(charge, totals)
         return None
+
+    async def _name_anew(self, connection: AsyncConnection, charge: Charge) -> None:
+        """Where the log has what the limits gave it by now, which may be over since, this is another reservation."""
+        pending, usage = self._tables.pending, self._tables.usage
+        logged = select(usage.c.id).where(usage.c.reservation == charge.reservation).limit(1)
+        if (await connection.execute(logged)).one_or_none() is not None:
+            charge.reservation = charge.asker
+            mine = pending.update().where(pending.c.request_id == charge.request_id)
+            await connection.execute(mine.values(reservation=charge.reservation))
 
     async def _adopt(self, connection: AsyncConnection, charge: Charge) -> Held:
         """The request id is open: the same request has come before, through another process it may be."""
@@ -205,14 +216,13 @@ class Writing:
         return True
 
     async def _pending(self, connection: AsyncConnection, charge: Charge) -> Held | None:
-        """What is pending for a charge of which nothing but the name is known."""
+        """What is pending for a charge of which nothing but the name is known: its own, or an asker's who has it."""
         pending = self._tables.pending
-        query = select(pending).where(
-            pending.c.request_id == charge.request_id,
-            pending.c.reservation == charge.reservation,
-        )
+        query = select(pending).where(pending.c.request_id == charge.request_id)
         row = (await connection.execute(query)).one_or_none()
-        return None if row is None else held_of(row)
+        if row is None or charge.reservation not in {row.reservation, *row.askers.split()}:
+            return None
+        return held_of(row)
 
     async def _entries(self, connection: AsyncConnection, who: str) -> Sequence[Any]:
         """What the log says of a reservation, in order; nobody else adds to it meanwhile."""
