@@ -1,6 +1,7 @@
 """Backends that do a message in part, for too short a time, or under the name of another: each the plain one, spoilt.
 
-Each passes whoever looks at one scope, one window and one minute, under keys of letters alone.
+Each passes whoever looks at one scope, one window and one minute, under keys of letters alone. Those that prolong what
+they should not are in mutants_lasting.py.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from earmark.testing import CONTRACT, ContractBroken, check_backend
 from earmark.testing.plain import PlainBackend
 from earmark.testing.pytest import contract_test
 from tests.mutants_kept import MUTANTS_KEPT
+from tests.mutants_lasting import MUTANTS_LASTING
 from tests.sixteen import FAULTS, Caught
 
 pytest_plugins = ["pytester"]
@@ -79,7 +80,7 @@ async def test_each_of_the_sixteen_faults_is_found(caught: Caught) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize(("mutant", "name"), MUTANTS_KEPT, ids=str)
+@pytest.mark.parametrize(("mutant", "name"), [*MUTANTS_KEPT, *MUTANTS_LASTING], ids=str)
 async def test_what_is_done_in_part_is_caught(mutant: type[PlainBackend], name: str) -> None:
     """R6-R10, R13, R14: each fault of a part, of a time, of a name is found by the case that is about it."""
     proving = [case for case in CONTRACT if case.name == name]
@@ -105,7 +106,7 @@ async def test_a_backend_that_raises_fails_its_case_and_no_other() -> None:
 
     with pytest.raises(ContractBroken, match="LookupError: ") as caught:
         await check_backend(Forgetful)
-    assert {"R6"} <= caught.value.rules <= {"R6", "R7", "R17"}
+    assert {"R6"} <= caught.value.rules <= {"R6", "R7", "R8", "R17", "C56"}
     assert f"{len(caught.value.failures)} of {len(CONTRACT)} cases fail" in str(caught.value)
     assert str(caught.value).count("LookupError: ") < len(caught.value.failures)
     (failure, *_) = caught.value.failures
@@ -113,6 +114,15 @@ async def test_a_backend_that_raises_fails_its_case_and_no_other() -> None:
     assert (Path(frames[-1].filename), frames[-1].name) == (Path(__file__), "reset")
     assert failure.place == f"{Path(__file__).name}:{frames[-1].lineno} in reset"
     assert f"at {failure.place}" in str(caught.value)
+
+
+async def test_no_case_proves_nothing() -> None:
+    """Cases that are chosen by a number which none has, or by a name: a backend passes none of them."""
+    misspelt = [case for case in CONTRACT if "R010" in case.rules]
+    with pytest.raises(ValueError, match="there is no case to be played"):
+        await check_backend(PlainBackend, misspelt)
+    with pytest.raises(ValueError, match="there is no case to be played"):
+        contract_test(PlainBackend, misspelt)
 
 
 async def test_one_cause_is_told_once() -> None:

@@ -147,6 +147,8 @@ def test_check_refuses_what_is_no_key(
         ["check", "a", "--dim", "team"],
         ["check", "a", "--dim", "=a"],
         ["check", "a", "--dim", "tenant=a"],
+        ["check", "a", "--model", "gpt-4o"],
+        ["check", "a", "--dim", "team=a"],
     ],
     ids=" ".join,
 )

@@ -274,3 +274,10 @@ async def test_a_fake_redis_says_what_it_needs(
     )
     with pytest.raises(ImportError, match=rf"needs {missing}: pip install 'fakeredis\[lua\]'"):
         fake_redis_backend()
+
+
+async def test_a_script_for_no_message_is_a_mistake() -> None:
+    """A name that no message has would never go wrong, and whatever is then tested passes."""
+    backend: Any = FaultyBackend(MemoryBackend())
+    with pytest.raises(ValueError, match=r"'resrve' is no message: .*add, peek, renew, reserve"):
+        backend.script("resrve", LOST)

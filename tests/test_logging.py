@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -242,3 +243,28 @@ async def test_an_error_names_its_request_in_a_field_alone(records: Records) -> 
     assert vars(failed)["earmark_request_id"] == SECRET
     assert SECRET not in failed.getMessage()
     assert SECRET not in records.text(up_to=logging.WARNING)
+
+
+@pytest.mark.anyio
+async def test_an_observer_that_fails_is_named_and_not_shown(records: Records) -> None:
+    """What an application has put into its observers is its own: an address, the key of a webhook."""
+
+    class Hook:
+        def __init__(self) -> None:
+            self.secret = "xoxb-1"  # noqa: S105 - it opens nothing
+
+        def __repr__(self) -> str:
+            return f"Hook({self.secret})"
+
+        def __call__(self, *arguments: Any) -> None:
+            raise LookupError
+
+    hook = Hook()
+    limiter = Limiter(observers=[hook, partial(hook, "alice@example.org"), hook.__call__])
+    await (await limiter.pre_commit(Scope("user:alice", Limits(rpm=60)))).cancel()
+    told = [record.getMessage() for record in records.records]
+    assert len(told) == 6
+    assert not [text for text in told if "xoxb" in text or "alice" in text]
+    assert "Hook failed on admitted" in told[0]
+    assert "partial failed on admitted" in told[1]
+    assert "Hook.__call__ failed on admitted" in told[2]

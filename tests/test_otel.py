@@ -268,6 +268,19 @@ async def test_a_span_is_told_what_happens_in_it(collected: Collected, keys: boo
     ]
 
 
+async def test_a_span_has_the_sum_of_what_is_other(collected: Collected) -> None:
+    """Metrics beyond those that are told apart are one attribute: none of them hides another."""
+    world = World(collected)
+    tracer, exporter = spans()
+    many = {f"metric{number}": 1 for number in range(MOST_NAMES + 5)}
+    with tracer.start_as_current_span("request"):
+        made = await world.limiter.pre_commit(ALICE, amounts=many)
+    ((_, noted),) = told(exporter)
+    amounts = [amount for name, amount in noted.items() if name.startswith("earmark.asked.")]
+    assert (sum(amounts), len(amounts)) == (len(many), MOST_NAMES + 1)
+    await made.cancel()
+
+
 async def test_a_store_in_memory_is_always_there(collected: Collected) -> None:
     """What is watched is told of; what is gone no more."""
     limiter = Limiter()

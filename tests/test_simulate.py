@@ -393,6 +393,25 @@ def test_what_is_not_there_is_told(
         assert (output.out, "nowhere" in output.err) == ("", True)
 
 
+def test_a_picture_that_cannot_be_written_is_told_before_the_replay(
+    policy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half a minute of work is not thrown away for a misspelt folder; and no picture is lost to a bad trace."""
+    trace, nowhere = written(tmp_path, HEAD, GOOD), tmp_path / "nowhere" / "plot.svg"
+    picture = tmp_path / "plot.svg"
+    picture.write_text("of yesterday", encoding="utf-8")
+    monkeypatch.setattr("earmark.commands.simulation.replay.replay", None)  # which is not called
+    assert main(["simulate", str(policy), str(trace), "--svg", str(nowhere)]) == 1
+    why = f"{nowhere}: cannot be written (No such file or directory): name a file in a folder that is there\n"
+    assert capsys.readouterr().err == why
+    trace.write_text("time\n", encoding="utf-8")
+    assert main(["simulate", str(policy), str(trace), "--svg", str(picture)]) == 1
+    assert picture.read_text(encoding="utf-8") == "of yesterday"
+
+
 SVG: Final = "{http://www.w3.org/2000/svg}"
 
 

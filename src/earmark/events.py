@@ -62,8 +62,9 @@ def tell(observers: tuple[Observer, ...], event: Event) -> None:
             raise
         except BaseException:  # a plain function is not where a task is cancelled
             logger.exception(
-                "the observer %r failed on %s",
-                observer,
+                "the observer %s failed on %s",
+                # By its name: what an application has put into it is in its repr.
+                getattr(observer, "__qualname__", type(observer).__qualname__),
                 event.kind,
                 extra=about("observer_failed", kind=event.kind),
             )

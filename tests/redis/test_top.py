@@ -86,7 +86,7 @@ async def seen(watch: Watch, *, complete: bool = True) -> list[tuple[str, ...]]:
 async def test_open_reservations_say_what_limits_allow(
     shared_redis: RedisServer, namespace: str, limiter: Limiter
 ) -> None:
-    """Who refuses first, then the fullest; slots, every algorithm, limits that only count, awkward keys. All stays."""
+    """Who refuses, who would, the fullest; slots, every algorithm, limits that only count, awkward keys. All stays."""
     made = [
         await limiter.pre_commit(FULL, tokens=300),
         await limiter.pre_commit(FULL, SHADOW, tokens=150),
@@ -98,8 +98,8 @@ async def test_open_reservations_say_what_limits_allow(
     with shared_redis.client() as look:
         after = {name: look.dump(name) for name in look.keys(f"{namespace}:[crs]:*")}
     assert found == [
-        ("team:sh{ad}ow:�", "100 tokens per day", "150", "100", "150.0 %", "would refuse"),
         ("tenant:full", "2 at once", "2", "2", "100.0 %", "refuses"),
+        ("team:sh{ad}ow:�", "100 tokens per day", "150", "100", "150.0 %", "would refuse"),
         ("model:m", "50 images per day", "100", "200", "50.0 %", ""),
         ("tenant:full", "4 requests per day", "2", "4", "50.0 %", ""),
         ("tenant:full", "1,000 tokens per day", "450", "1,000", "45.0 %", ""),

@@ -35,12 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="all that the gateway tells of a request beside tenant and model, as in Policies.load(…, dims=…):"
         " a scope by anything else is then a mistake; '' is nothing",
     )
+    parser.set_defaults(wrong=parser.error)
 
 
 def _dim(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not name or not sign or name in {"tenant", "model"}:
-        msg = f"expected NAME=VALUE, such as team=research, not {text!r}"
+        own = f"; --{name} tells that" if name in {"tenant", "model"} else ""
+        msg = f"expected NAME=VALUE, such as team=research, not {text!r}{own}"
         raise argparse.ArgumentTypeError(msg)
     return name, value
 
@@ -53,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Check, and show."""
     from earmark.policies import Policies
 
+    if arguments.tenant is None and (arguments.model is not None or arguments.dim):
+        arguments.wrong("--model and --dim are of a tenant's request: name it by --tenant as well")
     try:
         policies = Policies.load(arguments.file, dims=arguments.dims)
         applying = [] if arguments.tenant is None else _applying(policies, arguments)

@@ -35,6 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
         policies = Policies.load(arguments.policy)
         with Bar("reading", sys.stderr) as bar:
             trace = read_trace(arguments.trace, policies.dims, bar)
+        if arguments.svg is not None:
+            _see_that_it_can_be_written(arguments.svg)
         with Bar("replaying", sys.stderr) as bar:
             tally = asyncio.run(replay(trace, policies, bar))
         if arguments.svg is not None:
@@ -47,3 +49,16 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     print("\n".join(tables(tally)))
     return 0
+
+
+def _see_that_it_can_be_written(path: str) -> None:
+    """Before the replay, which takes a while; what is there already stays until there is something to put in its place.
+
+    Raises:
+        ValueError: it cannot be.
+    """
+    try:
+        Path(path).open("ab").close()
+    except OSError as error:
+        msg = f"{path}: cannot be written ({error.strerror}): name a file in a folder that is there"
+        raise ValueError(msg) from error

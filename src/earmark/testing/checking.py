@@ -13,7 +13,7 @@ from typing import Final, cast
 
 import anyio
 
-from earmark.testing.contract import CONTRACT, Case
+from earmark.testing.contract import Case, chosen
 from earmark.testing.shape import BackendFactory, NotABackend
 from earmark.testing.table import Always
 
@@ -111,8 +111,9 @@ async def check_backend(make: BackendFactory, cases: Iterable[Case] | None = Non
     Raises:
         ContractBroken: some fail; its text names for each the rules, what was got, and what was expected. Where `make`
             makes no backend no further case is played.
+        ValueError: there are no cases, such as those of a number that none has.
     """
-    played = tuple(CONTRACT if cases is None else cases)
+    played = chosen(cases)
     failures: list[Failure] = []
     for case in played:
         error = await _error_of(case, make)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import anyio
 import anyio.lowlevel
@@ -18,6 +18,8 @@ from earmark.limits import Scope
 
 Message = Literal["reserve", "resolve", "add", "renew", "peek", "reset"]
 """The six messages of a backend."""
+
+_MESSAGES: Final = frozenset(get_args(Message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,14 @@ class FaultyBackend:
         self._down: str | None = None
 
     def script(self, message: Message, *faults: Fault | None) -> None:
-        """Say what becomes of the next messages of a kind, in order; None: it goes well. Later ones go well."""
+        """Say what becomes of the next messages of a kind, in order; None: it goes well. Later ones go well.
+
+        Raises:
+            ValueError: a backend has no such message.
+        """
+        if message not in _MESSAGES:
+            msg = f"{message!r} is no message: a backend has {', '.join(sorted(_MESSAGES))}"
+            raise ValueError(msg)
         self._scripts[message].extend(faults)
 
     def go_down(self, reason: str = "the store is down") -> None:

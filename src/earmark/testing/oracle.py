@@ -15,9 +15,10 @@ from earmark.clock import Clock
 from earmark.events import Event
 from earmark.limiter import Limiter
 from earmark.limits import CONCURRENCY, MICROSECONDS, Scope, lease_microseconds
+from earmark.testing.histories.differing import called
 from earmark.testing.histories.model import Model
 from earmark.testing.histories.translation import place_of
-from earmark.testing.histories.values import Hold, Line, Place, Refusal, asked
+from earmark.testing.histories.values import Hold, Line, Place, asked
 from earmark.usage import TOKEN_METRICS
 
 __all__ = ["InvariantBroken", "Oracle"]
@@ -136,8 +137,8 @@ class Oracle:
                 used = model.used(place.key, line, model.now)
                 excess = used + max(ask, 1) - line.capacity
                 if excess > 0 and place.enforce:
-                    text = str(Refusal(place, line, used, ask))
-                    text = f"{name!r} was admitted over a limit (R1): {text}"
+                    limit = f"{place.key!r}, {called(line)}"
+                    text = f"{name!r} was admitted over a limit (R1): {limit}: {used} used, {ask} asked"
                     self._suspicions.append(Suspicion(place, line, excess, model.now, text))
         # Judged above: here it is written down, whatever was found.
         free = tuple(place._replace(enforce=False) for place in places)

@@ -278,8 +278,9 @@ class PlainBackend:
         """The holder may be anywhere: the lease runs again."""
         one = self.open.get(hold.id)
         if one is not None and one.attended:
+            now = self.now()  # at which its slots are still held
             one.attended = False
-            self.extend(one, self.now())
+            self.extend(one, now)
 
     def health(self) -> Health:
         """There is nothing that could be out of reach."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from earmark.testing.contract import CONTRACT, Case
+from earmark.testing.contract import Case, chosen
 from earmark.testing.shape import BackendFactory, NotABackend
 
 __all__ = ["contract_test"]
@@ -32,11 +32,14 @@ def contract_test(
     Args:
         make: as for `check_backend`.
         cases: which cases are played, by default all of the contract (`CONTRACT`).
+
+    Raises:
+        ValueError: there are no cases.
     """
     told: list[NotABackend] = []
 
     @pytest.mark.anyio
-    @pytest.mark.parametrize("case", list(CONTRACT if cases is None else cases), ids=str)
+    @pytest.mark.parametrize("case", chosen(cases), ids=str)
     async def test(case: Case) -> None:
         """What the case says."""
         if told:  # once is enough

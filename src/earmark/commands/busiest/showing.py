@@ -38,9 +38,10 @@ class Row(NamedTuple):
             return ""
         return "refuses" if self.scope.enforce else "would refuse"
 
-    def rank(self) -> tuple[bool, float, int, str]:
-        """What it is sorted by: who refuses comes first, then the fullest, then what is used most."""
-        return (not self.refuses, -self.share, -self.status.used, self.scope.key)
+    def rank(self) -> tuple[bool, bool, float, int, str]:
+        """What it is sorted by: who refuses, who would if it were enforced, the fullest, what is used most."""
+        refused = self.refuses and self.scope.enforce
+        return (not refused, not self.refuses, -self.share, -self.status.used, self.scope.key)
 
     def cells(self) -> tuple[str, ...]:
         """As it is shown."""

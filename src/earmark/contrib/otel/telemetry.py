@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from opentelemetry import trace
@@ -211,8 +211,8 @@ class Telemetry:
         """What a span is told of an event."""
         noted: Attributes = {"earmark.scope.kinds": sorted(set(map(self._kind, event.keys)))}
         for what, amounts in (("asked", event.asked), ("used", event.used)):
-            for metric, amount in amounts.items():
-                noted[f"earmark.{what}.{self._metric(metric)}"] = amount
+            for name, amount in self._summed(amounts).items():
+                noted[f"earmark.{what}.{name}"] = amount
         if event.denials:
             noted["earmark.denied_by"] = [self._said(denial) for denial in event.denials]
             retry_after = RateLimited(event.denials).retry_after
@@ -230,12 +230,16 @@ class Telemetry:
             f"{self._kind(denial.key)}: {self._metric(limit.metric)} {self._window(_window(limit))}"
         )
 
-    def _held(self, _: CallbackOptions) -> Iterator[Observation]:
-        held: dict[str, int] = {}
-        for metric, amount in self._open.held().items():
+    def _summed(self, amounts: Mapping[str, int]) -> dict[str, int]:
+        """Amounts by what their metrics are called, which of several may be "other"."""
+        sums: dict[str, int] = {}
+        for metric, amount in amounts.items():
             name = self._metric(metric)
-            held[name] = held.get(name, 0) + amount
-        for name, amount in held.items():
+            sums[name] = sums.get(name, 0) + amount
+        return sums
+
+    def _held(self, _: CallbackOptions) -> Iterator[Observation]:
+        for name, amount in self._summed(self._open.held()).items():
             yield Observation(amount, {"earmark.metric": name})
 
     def _ages(self, _: CallbackOptions) -> Iterator[Observation]:

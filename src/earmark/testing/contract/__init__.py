@@ -6,6 +6,7 @@ limiter on a backend that is made for it. It needs an event loop, and nothing el
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from earmark.testing.contract import (
@@ -13,6 +14,7 @@ from earmark.testing.contract import (
     changing,
     faults,
     identity,
+    lasting,
     leases,
     messages,
     numbers,
@@ -27,7 +29,7 @@ from earmark.testing.contract import (
 )
 from earmark.testing.contract.cases import Case
 
-__all__ = ["CONTRACT", "Case"]
+__all__ = ["CONTRACT", "Case", "chosen"]
 
 CONTRACT: Final[tuple[Case, ...]] = (
     *windows.cases,
@@ -39,6 +41,7 @@ CONTRACT: Final[tuple[Case, ...]] = (
     *changing.cases,
     *identity.cases,
     *leases.cases,
+    *lasting.cases,
     *messages.cases,
     *slots.cases,
     *faults.cases,
@@ -46,3 +49,16 @@ CONTRACT: Final[tuple[Case, ...]] = (
     *apart.cases,
     *whole.cases,
 )
+
+
+def chosen(cases: Iterable[Case] | None) -> tuple[Case, ...]:
+    """The cases that are to be played, by default all of the contract.
+
+    Raises:
+        ValueError: there are none, and whatever is held to them would pass.
+    """
+    played = CONTRACT if cases is None else tuple(cases)
+    if not played:
+        msg = "there is no case to be played: choose some of earmark.testing.CONTRACT, by their names or rules"
+        raise ValueError(msg)
+    return played

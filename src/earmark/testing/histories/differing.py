@@ -41,10 +41,10 @@ def _of_scope(key: str, got: Sequence[Shown], expected: Sequence[Shown]) -> Iter
     for shown, wanted in zip(got, expected, strict=True):
         for name, figure, other in zip(_FIGURES, shown[1:], wanted[1:], strict=True):
             if figure != other:
-                yield _said(f"{name} of {key!r}, {_called(shown[0])}", figure, other)
+                yield _said(f"{name} of {key!r}, {called(shown[0])}", figure, other)
 
 
-def _called(line: Line) -> str:
+def called(line: Line) -> str:
     """A limit, as a reader knows it."""
     if not line.window:
         return f"{line.metric} of {line.amount}"
