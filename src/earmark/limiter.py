@@ -160,16 +160,16 @@ class Limiter:
 
     async def _stand(self, caller: Caller, over: Over) -> Reservation:
         """The reservation of what stands once the store was asked, and its budgets have room as well."""
-        while True:
-            standing = await standing_of(caller, self._office, over)
-            if standing is None:
-                raise self._refusal(caller.hold, caller.denials)
-            if (till := self._till) is not None and hasattr(caller.hold, "charge"):
+        while (standing := await standing_of(caller, self._office, over)) is not None:
+            till = self._till if hasattr(caller.hold, "charge") else None
+            if till is not None:
                 await till.set_aside(caller.hold, standing, waited=not isinstance(caller, AtOnce))
-            handle = self._admit(caller.hold, standing, over)
-            if handle is not None:
+            if (handle := self._admit(caller.hold, standing, over)) is not None:
                 return handle
+            if till is not None:
+                await till.leave(caller.hold, standing)
             begin_again(caller, over)
+        raise self._refusal(caller.hold, caller.denials)
 
     def _repeated(self, hold: Hold, *, limited: bool) -> Reservation | None:
         """The handle that is open under the request id, where the store need not be asked."""

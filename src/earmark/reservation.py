@@ -276,7 +276,8 @@ class Reservation:
                 for participant in office.participants:
                     won = await participant.resolve(self._hold, verb, exact, at_least) or won
                 if office.cashier is not None:  # its row says who was first; slots are free by now
-                    won = await office.cashier.resolve(self._hold, verb, bill)
+                    told = await office.cashier.resolve(self._hold, verb, bill)
+                    won = won if verb == "withdraw" and office.participants else told
             except BaseException as error:
                 if office.assured and not isinstance(error, Exception):
                     self._conclude(state, verb, exact, at_least, won=True)

@@ -125,7 +125,11 @@ class Till:
         if standing is not hold and self._is_set_aside(standing, asked):
             return
         charge = replace(
-            asked, request_id=_called(standing), reservation=name_of(standing.id), gone=False
+            asked,
+            request_id=_called(standing),
+            reservation=name_of(standing.id),
+            gone=False,
+            asker=name_of(hold.id),
         )
         if not hasattr(standing, "charge") or standing is hold:
             standing.charge = charge
@@ -134,7 +138,9 @@ class Till:
                 charge = self._as_of_now(charge)
             await self._ledger.hold(charge)
         except BaseException as error:
-            await self._give_back(standing, error, mine=standing is hold, limited=limited)
+            if standing is not hold:
+                hold.charge = charge
+            await self._give_back(hold, standing, error, limited=limited)
             if isinstance(error, BudgetExceeded):
                 keys = tuple(scope.key for scope in hold.scopes)
                 event = Event("refused", hold.request_id, keys, asked=hold.asks)
@@ -162,29 +168,38 @@ class Till:
         return charge.placed
 
     async def _give_back(
-        self, hold: Hold, error: BaseException, *, mine: bool, limited: bool
+        self, hold: Hold, standing: Hold, error: BaseException, *, limited: bool
     ) -> None:
-        """Undo what the limits hold. An adopted hold nobody has a handle of has no money, and is over as well."""
+        """Undo what was asked: of what stands only that which nobody else was given (R9)."""
         # A ledger that has refused, or could not be asked, holds nothing; one whose caller has gone may.
         refused = isinstance(error, Exception)
         if refused and not limited:
             return
-        if not mine and not (
-            isinstance(error, BudgetExceeded) and self._office.handle_of(hold) is None
-        ):
-            return
         office = self._office if refused else self.limited if limited else self.unlimited
-        noted = Dropped(office, hold, "withdraw" if mine else "cancel")
+        noted = Dropped(office, hold, "withdraw")
+        nobodys = standing is not hold and self._office.handle_of(standing) is None
+        if nobodys and isinstance(error, BudgetExceeded):
+            # It has no money, and is over: a store need not know who has left.
+            noted = Dropped(office, standing, "cancel")
         if isinstance(error, GeneratorExit):  # nothing can be awaited any more
             office.desk.note(noted)
         else:
             await noted.do()
 
+    async def leave(self, hold: Hold, standing: Hold) -> None:
+        """Undo what was asked for, and was given: by now it is over, and its asker begins again."""
+        going = hold.once_more()
+        going.id = hold.id
+        going.charge = replace(cast("Charge", hold.charge), request_id=_called(standing))
+        await Dropped(self.limited, going, "withdraw").do()
+
     async def resolve(self, hold: Hold, verb: Verb, bill: Bill | None) -> bool:
         """Post what it has cost, or give it back; True iff this was the first who did."""
-        from earmark.ledger.charge import Charge, Resolution
+        from earmark.ledger.charge import Charge, Resolution, withdrawal
 
         charge = cast("Charge | None", hold.charge) or Charge(_called(hold), name_of(hold.id))
+        if verb == "withdraw":  # in the asker's own name: what stands may be another's
+            return await self._ledger.resolve(withdrawal(charge.request_id, name_of(hold.id)))
         price = None
         if bill is not None and bill.model is not None and bill.model != charge.model:
             price = self._served(bill.model, charge.at or self._ledger.now())

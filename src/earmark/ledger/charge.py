@@ -32,6 +32,7 @@ class Charge:
         adopted: it was pending before, by another call with this request id.
         placed: the ledger holds it just so, or the allowance has admitted it.
         gone: its caller has gone while it was being held.
+        asker: the name by which whoever asks for it withdraws: that of the reservation that would have been its own.
     """
 
     request_id: str
@@ -49,6 +50,7 @@ class Charge:
     adopted: bool = False
     placed: bool = False
     gone: bool = False
+    asker: str = ""
 
     @property
     def keys(self) -> list[str]:
@@ -82,3 +84,8 @@ class Resolution:
     verb: Verb
     bill: Bill | None = None
     price: Price | None = None
+
+
+def withdrawal(request_id: str, asker: str) -> Resolution:
+    """The undoing of a hold whose answer its asker has not heard: for that one alone, whoever else was given it."""
+    return Resolution(Charge(request_id, asker), "withdraw")

@@ -38,7 +38,7 @@ class InPostgreSQL(Changes):
     def _made_pending(self) -> CTE:
         pending = self.tables.pending
         put = insert(pending).values(row_of(pending, "put")).on_conflict_do_nothing()
-        return put.returning(pending.c.adopted).cte("put")
+        return put.returning(pending.c.amount).cte("put")
 
     def _taken(self) -> CTE:
         pending = self.tables.pending
@@ -46,7 +46,7 @@ class InPostgreSQL(Changes):
             pending.c.request_id == given("name"),
             pending.c.reservation == given("who"),
         )
-        return pending.delete().where(*of_it).returning(pending.c.adopted).cte("taken")
+        return pending.delete().where(*of_it).returning(pending.c.amount).cte("taken")
 
     def _entry(self, of: CTE | None = None) -> CTE:
         """A new entry of the log: where something was taken, or else unless it is there."""

@@ -28,7 +28,7 @@ class InSQLite(Changes):
             insert(pending)
             .values(row_of(pending, "put"))
             .on_conflict_do_nothing()
-            .returning(pending.c.adopted),
+            .returning(pending.c.amount),
             dialect,
         )
         self._take = Statement(
@@ -37,7 +37,7 @@ class InSQLite(Changes):
                 pending.c.request_id == given("name"),
                 pending.c.reservation == given("who"),
             )
-            .returning(pending.c.adopted),
+            .returning(pending.c.amount),
             dialect,
         )
         self._log = Statement(

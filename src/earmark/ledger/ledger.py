@@ -24,7 +24,7 @@ from earmark.core.settlement import UNSENT
 from earmark.errors import BackendUnavailable
 from earmark.ids import name_of, next_id
 from earmark.ledger.answers import Drift, LedgerHealth, Standing, SummaryLine, UsageRow
-from earmark.ledger.charge import Charge, Resolution
+from earmark.ledger.charge import Charge, Resolution, withdrawal
 from earmark.ledger.counting import NoFirstRow
 from earmark.ledger.expiry import post_expired
 from earmark.ledger.failures import TooMuch, is_too_much
@@ -141,7 +141,7 @@ class Ledger:
             raise
 
     async def _hold(self, charge: Charge) -> None:
-        undoing = _withdrawal(charge)  # by the name that it has now: it may adopt what is another's
+        undoing = withdrawal(charge.request_id, charge.asker)
         try:
             held = await self._write(partial(self._writing.hold, charge=charge))
         except Unreachable as outage:
@@ -164,9 +164,7 @@ class Ledger:
             raise BackendUnavailable(msg) from outage
         self._allowed += asked
         charge.unsaid = True
-        charge.reservation = name_of(
-            next_id()
-        )  # what may have been held is undone under the name that it had
+        charge.reservation = name_of(next_id())  # what may have been held is another's, or undone
 
     async def resolve(self, told: Resolution) -> bool:
         """Post what a charge has cost, or give it back; True iff it was open.
@@ -393,8 +391,3 @@ class Ledger:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
             await self.deliver()
-
-
-def _withdrawal(charge: Charge) -> Resolution:
-    """The undoing of a hold whose answer nobody heard: of that alone, whatever becomes of the charge."""
-    return Resolution(Charge(charge.request_id, charge.reservation), "withdraw")

@@ -38,7 +38,7 @@ def pending_row(charge: Charge, expires: int) -> dict[str, Any]:
         "model": charge.model,
         "currency": charge.currency,
         "amount": charge.amount,
-        "adopted": False,
+        "askers": charge.asker,
         "price": written_price(charge.price),
         "metadata": charge.metadata,
         "at_us": charge.at,

@@ -178,7 +178,7 @@ def _pending(metadata: MetaData, name: str, text: type[TypeEngine[str]]) -> Tabl
         Column("model", text),
         Column("currency", String(16), nullable=False),
         Column("amount", BigInteger, nullable=False),
-        Column("adopted", Boolean, nullable=False),
+        Column("askers", Text, nullable=False),  # names, with a blank between
         Column("price", Text),
         Column("metadata", Text),
         Column("at_us", BigInteger, nullable=False),

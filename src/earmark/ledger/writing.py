@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Dialect, select
+from sqlalchemy import Dialect, case, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -49,6 +49,10 @@ CORRECTED: Final = "corrected"
 _NEVER: Final = -1
 """When a row expires that is there for one transaction alone."""
 
+_LONGEST: Final = 1_000
+_MANY: Final = "*"
+"""Instead of so many names: those whom nobody tells apart, so that none of them is the last."""
+
 
 class Writing:
     """The transactions on one ledger's tables.
@@ -81,6 +85,8 @@ class Writing:
         totals = await self._changes.put(connection, row, count)
         if totals is None:
             return await self._adopt(connection, charge)
+        if charge.asker != charge.reservation:
+            await self._name_anew(connection, charge)
         for budget in charge.budgets:
             interval = interval_of(budget, charge.at)
             if (budget.key, interval) not in totals:
@@ -90,13 +96,24 @@ class Writing:
         judge(charge, totals)
         return None
 
+    async def _name_anew(self, connection: AsyncConnection, charge: Charge) -> None:
+        """Where the log has what the limits gave it by now, which may be over since, this is another reservation."""
+        pending, usage = self._tables.pending, self._tables.usage
+        logged = select(usage.c.id).where(usage.c.reservation == charge.reservation).limit(1)
+        if (await connection.execute(logged)).one_or_none() is not None:
+            charge.reservation = charge.asker
+            mine = pending.update().where(pending.c.request_id == charge.request_id)
+            await connection.execute(mine.values(reservation=charge.reservation))
+
     async def _adopt(self, connection: AsyncConnection, charge: Charge) -> Held:
         """The request id is open: the same request has come before, through another process it may be."""
         pending = self._tables.pending
+        one_more = pending.c.askers + f" {charge.asker}"
+        askers = case((func.length(pending.c.askers) < _LONGEST, one_more), else_=_MANY)
         mark = (
             pending.update()
             .where(pending.c.request_id == charge.request_id)
-            .values(adopted=True)
+            .values(askers=askers)
             .returning(*pending.c)
         )
         row = (await connection.execute(mark)).one_or_none()
@@ -137,7 +154,7 @@ class Writing:
         return done or await self._resolve_late(connection, told, now, capped=capped)
 
     async def _withdraw(self, connection: AsyncConnection, told: Resolution, now: int) -> bool:
-        """Undo a hold whose answer nobody heard, unless somebody else has been given it since (R9)."""
+        """Undo a hold whose answer its asker has not heard, once nobody is left who was given it (R9)."""
         pending = self._tables.pending
         charge = told.charge
         row = pending_row(Charge(charge.request_id, charge.reservation), _NEVER)
@@ -146,17 +163,20 @@ class Writing:
             self._insert(pending)
             .values(row)
             .on_conflict_do_update(
-                index_elements=[pending.c.request_id], set_={"adopted": pending.c.adopted}
+                index_elements=[pending.c.request_id], set_={"askers": pending.c.askers}
             )
             .returning(*pending.c)
         )
         found = (await connection.execute(look)).one()
-        if found.reservation == charge.reservation:
-            if found.adopted:
-                return False
+        if found.expires_us == _NEVER:
             await self._take(connection, held_of(found))
-            if found.expires_us != _NEVER:
-                return True
+        elif charge.reservation in (askers := found.askers.split()):
+            others = [name for name in askers if name != charge.reservation]
+            if not others:
+                return await self._take(connection, held_of(found))
+            less = pending.update().where(pending.c.request_id == charge.request_id)
+            await connection.execute(less.values(askers=" ".join(others)))
+            return False
         return await self._resolve_late(connection, told, now)
 
     async def expire(
@@ -196,14 +216,13 @@ class Writing:
         return True
 
     async def _pending(self, connection: AsyncConnection, charge: Charge) -> Held | None:
-        """What is pending for a charge of which nothing but the name is known."""
+        """What is pending for a charge of which nothing but the name is known: its own, or an asker's who has it."""
         pending = self._tables.pending
-        query = select(pending).where(
-            pending.c.request_id == charge.request_id,
-            pending.c.reservation == charge.reservation,
-        )
+        query = select(pending).where(pending.c.request_id == charge.request_id)
         row = (await connection.execute(query)).one_or_none()
-        return None if row is None else held_of(row)
+        if row is None or charge.reservation not in {row.reservation, *row.askers.split()}:
+            return None
+        return held_of(row)
 
     async def _entries(self, connection: AsyncConnection, who: str) -> Sequence[Any]:
         """What the log says of a reservation, in order; nobody else adds to it meanwhile."""
