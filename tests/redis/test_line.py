@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from earmark import BackendUnavailable, Limit, Limiter, Limits, RateLimited, RedisBackend, Scope
-from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, board
+from earmark.backends.redis.asked import MAX_BATCH, MAX_KEYS, Asked, board, share_of
 from earmark.backends.redis.messages import Message
 from tests.redis.proxy import PATIENT, SCOPE, Proxy, proxied
 from tests.servers import RedisServer
@@ -113,9 +113,24 @@ def test_a_call_is_bounded_by_its_messages_and_by_their_keys() -> None:
         finally:
             loop.close()
 
-    assert len(board(deque(waiting(1_000, 2)), 1.0, 0.0)[0]) == MAX_BATCH
-    assert len(board(deque(waiting(1_000, MAX_KEYS // 4)), 1.0, 0.0)[0]) == 4
-    assert len(board(deque(waiting(3, 2 * MAX_KEYS)), 1.0, 0.0)[0]) == 1
+    assert len(board(deque(waiting(1_000, 2)), MAX_BATCH, 1.0, 0.0)[0]) == MAX_BATCH
+    assert len(board(deque(waiting(1_000, MAX_KEYS // 4)), MAX_BATCH, 1.0, 0.0)[0]) == 4
+    assert len(board(deque(waiting(3, 2 * MAX_KEYS)), MAX_BATCH, 1.0, 0.0)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("waiting", "landed", "share"),
+    [
+        pytest.param(1, 0, 32, id="few go together"),
+        pytest.param(100, 0, 50, id="many begin as two halves"),
+        pytest.param(50, 50, 50, id="which go on taking turns"),
+        pytest.param(10, 91, 51, id="and become even where they are not"),
+        pytest.param(1_000, 128, MAX_BATCH, id="a script holds up the whole server"),
+    ],
+)
+def test_many_go_in_two_halves(waiting: int, landed: int, share: int) -> None:
+    """While the store sees to the one half, the callers of the other go on: neither waits for the other."""
+    assert share_of(waiting, landed) == share
 
 
 async def test_the_line_keeps_no_context_of_its_first_caller(

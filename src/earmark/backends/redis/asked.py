@@ -38,6 +38,9 @@ _SLOW: Final = 1 / 2
 MAX_BATCH: Final = 128
 MAX_KEYS: Final = 1_024
 
+# So few go together in any case: a call has its own cost.
+_FEW: Final = 32
+
 
 class Asked:
     """A message whose caller waits for the answer."""
@@ -127,8 +130,16 @@ def _left(failed: Callable[[], object], answer: asyncio.Future[str]) -> None:
         failed()
 
 
+def share_of(waiting: int, landed: int) -> int:
+    """Return how many go with the next call, of so many who wait and so many who were answered just now.
+
+    Many go in two halves that take turns: while the store sees to the one, the callers of the other go on.
+    """
+    return min(max(-(-(waiting + landed) // 2), _FEW), MAX_BATCH)
+
+
 def board(
-    waiting: deque[Asked], deadline: float, too_old: float
+    waiting: deque[Asked], most: int, deadline: float, too_old: float
 ) -> tuple[list[Asked], list[Asked]]:
     """Take out, in order, who goes with the next call, but for those whose callers have gone.
 
@@ -138,13 +149,14 @@ def board(
 
     Args:
         waiting: who waits.
+        most: how many go.
         deadline: by which there has to be an answer.
         too_old: whoever had a deadline before this has waited for too long.
     """
     flight: list[Asked] = []
     late: list[Asked] = []
     keys = 0
-    while waiting and len(flight) < MAX_BATCH and keys < MAX_KEYS:
+    while waiting and len(flight) < most and keys < MAX_KEYS:
         asked = waiting.popleft()
         if asked.answer.done():
             continue
@@ -297,10 +309,16 @@ class Gate:
         self._wait = wait
         self._crowded = False
 
-    def board(self, waiting: deque[Asked]) -> list[Asked]:
-        """Take out who goes with the next call."""
+    def board(self, waiting: deque[Asked], landed: int) -> list[Asked]:
+        """Take out who goes with the next call.
+
+        Args:
+            waiting: who waits.
+            landed: how many were answered just now, and may ask again.
+        """
+        most = share_of(len(waiting), landed)
         too_old = self._watch.reached() - self._rest
-        flight, late = board(waiting, self._watch.deadline(), too_old)
+        flight, late = board(waiting, most, self._watch.deadline(), too_old)
         if late and not self._crowded:
             logger.warning(
                 "the store cannot keep up with this process: what was not sent within %g s is decided without it",
