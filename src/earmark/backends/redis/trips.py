@@ -90,19 +90,19 @@ class Trips(ABC):
             self._about_to_leave = True
             self._loop.call_soon(self._leave, context=self._context)
 
-    def _leave(self, landed: int = 0) -> None:
+    def _leave(self, answered: int = 0) -> None:
         """This turn of the loop is over, or so many were answered."""
         self._about_to_leave = False
         if self._flight:
             return
         if self._parked and self._dialed is not None and self._dialed.wire.free:
-            self._take_off(self._dialed, landed)
+            self._take_off(self._dialed, answered)
         else:
             self._wake.set()
 
-    def _take_off(self, dialed: Dialed, landed: int = 0) -> None:
+    def _take_off(self, dialed: Dialed, answered: int = 0) -> None:
         """Send everybody who waits, and has a place."""
-        self._flight = self._gate.board(self._waiting, landed)
+        self._flight = self._gate.board(self._waiting, answered)
         if not self._flight:
             return
         sent = time.monotonic()
@@ -129,7 +129,7 @@ class Trips(ABC):
             self._strand(error)
             return
         self._proven = True
-        landed = len(self._flight)
+        answered = len(self._flight)
         self._flight = landing.left  # others may be on their way to another server
         if landing.ailing is not None:
             self._fall(landing.ailing)  # before those go on who have heard of it
@@ -139,7 +139,7 @@ class Trips(ABC):
         elif self._outbox.deliverable or self._is_wanted():
             self._wake.set()
         elif self._waiting:
-            self._leave(landed)
+            self._leave(answered)
 
     def _strand(self, what: Landing | Exception) -> None:
         """A round trip has not answered everybody."""
