@@ -206,8 +206,8 @@ def test_keys_come_from_keys() -> None:
         ("reserve", "local key = next_key()", "local key = 'r:' .. id"),
         (
             "reserve",
-            "write_new(key, id, seen, asked, generations, now)\n  return",
-            "write_new(id)\n return",
+            "    write_new(key, id, seen, asked, generations, now)\n  end",
+            "    write_new(id)\n  end",
         ),
         ("reserve", "write_record(key, kept", "write_record(id, kept"),
         ("joint", "1, true), next_key()", "1, true), text"),

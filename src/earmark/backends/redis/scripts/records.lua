@@ -24,7 +24,10 @@ local function load_record(key, owner)
   return max(record.at, record.renewed) + KEEP > clock and record or nil
 end
 
--- `last` is when it was made or renewed last.
-local function write_record(key, kept, last)
-  call('SET', key, kept, 'PX', ttl(last + KEEP))
+-- `last` is when it was made or renewed last; `option`, NX: what is there stays, and the answer is false.
+local function write_record(key, kept, last, option)
+  if option then
+    return call('SET', key, kept, 'PX', ttl(last + KEEP), option)
+  end
+  return call('SET', key, kept, 'PX', ttl(last + KEEP))
 end

@@ -19,14 +19,15 @@ local function prepare(scopes, body, last, second, now)
   end
 end
 
-local function write_new(key, id, seen, asked, generations, now)
+-- `option` is NX where there may be one, which stays; false, if it has.
+local function write_new(key, id, seen, asked, generations, now, option)
   local kept = seen .. '\n' .. asked
   if named or again or generations then
     kept = use('notes').with_notes({
       id = id, named = named, again = again, renewed = 0, generations = generations, seen = seen, body = asked,
     })
   end
-  write_record(key, kept, now)
+  return write_record(key, kept, now, option)
 end
 
 -- The answer to what is open already.
@@ -40,7 +41,10 @@ end
 
 local function answer_message()
   local key = next_key()
-  local record = load_record(key, id)
+  -- A message that is sent for the first time, under no name, finds nothing, unless its copy was faster or was withdrawn: that
+  -- is seen as the record is written.
+  local first = not (named or again)
+  local record = not first and load_record(key, id) or nil
   -- Whether the reservation was over before this message came: under its own name there is a grave then, or what another
   -- has reserved by that name since.
   local former = record
@@ -75,7 +79,24 @@ local function answer_message()
     return 'refused ' .. seen
   end
   prepare(scopes, body, last, second, now)
-  -- All is read and computed. Slots come first, since they end by themselves.
+  -- All is read and computed.
+  local answer = 'held ' .. seen
+  if second then
+    seen, generations = use('joint').divide(second, seen, generations, seen_before, limits_before)
+  end
+  if first and not write_new(key, id, seen, asked, generations, now, 'NX') then
+    record = load_record(key, id)
+    if record then
+      return record.buried and 'gone' or answer_open(record, asked, second)
+    end
+    first = false  -- it is over, and still there
+  end
+  if not first then
+    write_new(key, id, seen, asked, generations, now)
+  end
+  if second then
+    write_new(second.key, second.id, second.seen, second.text, second.generations, now)
+  end
   for number = 1, #scopes do
     local scope = scopes[number]
     if scope.slots then
@@ -88,11 +109,5 @@ local function answer_message()
       write_scope(scope)
     end
   end
-  local answer = 'held ' .. seen
-  if second then
-    seen, generations = use('joint').divide(second, seen, generations, seen_before, limits_before)
-    write_new(second.key, second.id, second.seen, second.text, second.generations, now)
-  end
-  write_new(key, id, seen, asked, generations, now)
   return answer
 end
