@@ -64,7 +64,7 @@ def bare(engine: AsyncEngine, *, four: bool) -> Work:
             "at_us": 1,
             "amount": 5,
             "counts_in": "[]",
-            "adopted": False,
+            "askers": "x",
             "expires_us": 1,
         }
         async with engine.begin() as connection:

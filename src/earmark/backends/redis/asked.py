@@ -149,14 +149,14 @@ def board(
 
     Args:
         waiting: who waits.
-        most: how many go.
+        most: how many callers go; renewals go with them.
         deadline: by which there has to be an answer.
         too_old: whoever had a deadline before this has waited for too long.
     """
     flight: list[Asked] = []
     late: list[Asked] = []
-    keys = 0
-    while waiting and len(flight) < most and keys < MAX_KEYS:
+    keys = callers = 0
+    while waiting and callers < most and len(flight) < MAX_BATCH and keys < MAX_KEYS:
         asked = waiting.popleft()
         if asked.answer.done():
             continue
@@ -166,6 +166,7 @@ def board(
         asked.sent = True
         asked.deadline = deadline
         keys += len(asked.message.keys)
+        callers += asked.message.verb != "renew"
         flight.append(asked)
     return flight, late
 
