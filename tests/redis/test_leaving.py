@@ -83,12 +83,12 @@ async def test_r16_callers_that_go_need_no_outbox(
         begun = wires.hold("sent")
         in_flight = asyncio.create_task(taken.pop().settle_success(1))
         await begun.reached.wait()
+        before = wires.sent["round trips"]
         resolves = [asyncio.create_task(one.settle_success(1)) for one in taken]
         await asyncio.sleep(0)
         for task in (in_flight, *resolves):
             task.cancel()
         await asyncio.wait([in_flight, *resolves])
-        before = wires.sent["round trips"]
         begun.open()
         (status,) = await limiter.peek(wide)
         # They go before it, and 128 in one round trip: none of them needs two.

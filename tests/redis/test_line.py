@@ -119,7 +119,7 @@ def test_a_call_is_bounded_by_its_messages_and_by_their_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waiting", "landed", "share"),
+    ("waiting", "others", "share"),
     [
         pytest.param(1, 0, 32, id="few go together"),
         pytest.param(100, 0, 50, id="many begin as two halves"),
@@ -128,9 +128,9 @@ def test_a_call_is_bounded_by_its_messages_and_by_their_keys() -> None:
         pytest.param(1_000, 128, MAX_BATCH, id="a script holds up the whole server"),
     ],
 )
-def test_many_go_in_two_halves(waiting: int, landed: int, share: int) -> None:
+def test_many_go_in_two_halves(waiting: int, others: int, share: int) -> None:
     """While the store sees to the one half, the callers of the other go on: neither waits for the other."""
-    assert share_of(waiting, landed) == share
+    assert share_of(waiting, others) == share
 
 
 async def test_the_line_keeps_no_context_of_its_first_caller(

@@ -43,7 +43,8 @@ async def test_what_frees_comes_first_and_of_one_kind_who_came_first(
     backend = RedisBackend.from_url(shared_redis.url, namespace=namespace, timeout=20)
     async with Limiter(backend) as limiter:
         held = await limiter.pre_commit(scope, tokens=10)
-        await limiter.add_tokens_post_stream(scope, 1)  # the server has the scripts by now
+        # The server has the scripts by now, and nobody is alone.
+        await asyncio.gather(limiter.add_tokens_post_stream(scope, 1), limiter.peek(scope))
         before = wires.sent.copy()
         _, first, second, settled = await asyncio.gather(
             limiter.add_tokens_post_stream(scope, 4),

@@ -366,7 +366,7 @@ def test_a_message_that_cannot_be_read_fails_alone(
 class Known:
     """A connection whose replies are known."""
 
-    free = True
+    free = has_room = True
 
     def __init__(self, *replies: object) -> None:
         self._replies = list(replies)

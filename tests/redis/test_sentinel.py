@@ -189,6 +189,7 @@ async def test_a_master_dies_with_the_replies_of_a_round_trip(kept: bool) -> Non
     with sentinel() as group:
         async with detour(group) as (limiter, way):
             first, second = [await limiter.pre_commit(scope, tokens=500) for _ in range(2)]
+            await asyncio.gather(limiter.peek(scope), limiter.peek(scope))  # nobody is alone
             group.replicate()
             if not kept:
                 group.cut()

@@ -110,7 +110,7 @@ async def through_sentinel(group: Sentinel, namespace: str) -> AsyncIterator[Sit
 
 @pytest.fixture(params=["server", "cluster", "sentinel"])
 async def site(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator[Site]:
-    """One of the three; every connection is made, and every script is known."""
+    """One of the three; every connection is made, every script is known, and nobody was alone."""
     made: Any = {
         "server": lambda: on_server(request.getfixturevalue("shared_redis"), namespace),
         "cluster": lambda: on_cluster(request.getfixturevalue("shared_cluster"), namespace),
@@ -119,7 +119,9 @@ async def site(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator[
     async with made as site:
         for limiter in (site.limiter, site.straight):
             for key in site.keys:
-                await (await limiter.pre_commit(Scope(key, Limits(**WIDE)))).cancel()
+                scope = Scope(key, Limits(**WIDE))
+                two = await asyncio.gather(limiter.pre_commit(scope), limiter.pre_commit(scope))
+                await asyncio.gather(*(one.cancel() for one in two))
         assert await site.other("work", site.keys, WIDE, 0, 0, 1) == [True]
         yield site
 

@@ -46,6 +46,11 @@ class Known:
         self.free = True
         self.sent: list[bytes] = []
 
+    @property
+    def has_room(self) -> bool:
+        """One round trip after the other."""
+        return self.free
+
     def call(
         self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
     ) -> None:
@@ -148,7 +153,7 @@ async def test_b52_a_reply_behind_the_deadline_is_nobodys() -> None:
     """B52, C55: who has waited for too long is told at once, and what comes then changes nothing."""
     line = line_to(Known([b"one held"]))
     asked = line.ask(Message("peek", "one", (), ""))
-    await until(lambda: bool(line._flight))
+    await until(lambda: bool(line._flights))
     line._give_up()
     assert asked.done()  # before anything else happens in this turn of the loop
     with pytest.raises(Outage, match="no answer within"):

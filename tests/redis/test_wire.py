@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -167,7 +168,7 @@ def test_replies_are_the_same_however_they_are_cut() -> None:
     """Wherever the network cuts, and whatever a server says in between without being asked."""
     reached = Reached("replies on a wire")
     read_back(reached)
-    reached.require(0.1, {"in pieces", "push"})
+    reached.require(0.1, {"in pieces", "push", "several calls"})
 
 
 def read_back(reached: Reached) -> None:
@@ -176,24 +177,71 @@ def read_back(reached: Reached) -> None:
     @given(
         some=st.lists(st.tuples(ANY, st.booleans()), min_size=1, max_size=6),
         places=st.lists(st.integers(0, 2_000), max_size=12),
+        first=st.integers(0, 5),
     )
-    def play(some: list[tuple[Reply, bool]], places: list[int]) -> None:
-        asyncio.run(read(some, places))
+    def play(some: list[tuple[Reply, bool]], places: list[int], first: int) -> None:
+        asyncio.run(read(some, places, min(first, len(some))))
 
-    async def read(some: list[tuple[Reply, bool]], places: list[int]) -> None:
+    async def read(some: list[tuple[Reply, bool]], places: list[int], first: int) -> None:
         wire, _, _ = stream_wire()
-        told: list[Replies] = []
-        wire.call([b"asked"], len(some), told.append)
+        told: list[object] = []
+        calls = [count for count in (first, len(some) - first) if count]
+        for count in calls:
+            wire.call([b"asked"], count, told.append)
         push = b">2\r\n$7\r\nmessage\r\n:1\r\n"
         pieces = cut(b"".join(push * pushed + one for (one, _), pushed in some), places)
         for piece in pieces:
-            assert told == []
+            assert len(told) < len(calls)
             wire.data_received(piece)
-        assert told == [[expected for (_, expected), _ in some]]
-        marks = {"in pieces": len(pieces) > 1, "push": any(pushed for _, pushed in some)}
+        every = [expected for (_, expected), _ in some]
+        assert told == [part for part in (every[:first], every[first:]) if part]
+        marks = {
+            "in pieces": len(pieces) > 1,
+            "push": any(pushed for _, pushed in some),
+            "several calls": len(calls) > 1,
+        }
         reached.history(mark for mark, met in marks.items() if met)
 
     play()
+
+
+async def test_c55_whoever_asks_behind_another_is_told_the_reply_behind_the_others() -> None:
+    """C55: also where the first has gone, and where both replies come in one piece."""
+    wire, transport, _ = stream_wire()
+    told: list[Replies] = []
+    gone = asyncio.ensure_future(ask(wire, b"one"))
+    await asyncio.sleep(0)
+    wire.call([b"two", b"three"], 2, told.append)
+    wire.call([b"four"], 1, told.append)
+    assert wire.has_room
+    gone.cancel()
+    await asyncio.wait([gone])
+    assert transport.written == b"onetwothreefour"
+    wire.data_received(b"+1\r\n+2\r\n")
+    assert told == []
+    wire.data_received(b"+3\r\n+4\r\n")
+    assert told == [[b"2", b"3"], [b"4"]]
+    assert wire.free
+
+
+async def test_all_who_wait_are_told_that_the_server_has_gone() -> None:
+    """In their order; a reply that was whole by then is an answer."""
+    wire, _, _ = stream_wire()
+    told: list[tuple[int, Replies]] = []
+
+    def tell(number: int, replies: Replies) -> None:
+        told.append((number, replies))
+
+    for number in range(3):
+        wire.call([b"asked"], 1, partial(tell, number))
+    wire.data_received(b"+one\r\n+tw")
+    wire.connection_lost(None)
+    assert told[0] == (0, [b"one"])
+    assert [(number, type(replies)) for number, replies in told[1:]] == [
+        (1, exceptions.ConnectionError),
+        (2, exceptions.ConnectionError),
+    ]
+    assert not wire.has_room
 
 
 async def test_errors_are_what_redis_py_makes_of_them() -> None:
@@ -434,7 +482,3 @@ async def test_a_wire_with_a_reply_to_come_is_not_free() -> None:
     assert not wire.free
     wire.data_received(b"+late\r\n")
     assert wire.free
-    wire.call([b"more"], 1, lambda _: None)
-    with pytest.raises(exceptions.ConnectionError):
-        await ask(wire, b"too much")
-    assert not wire.free

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import pytest
 from redis import exceptions
@@ -122,28 +122,38 @@ class Wires:
 
 
 class _Wire:
+    """Round trips, which begin and end in their order also where one of them is held up."""
+
     def __init__(self, inner: Wire, wires: Wires) -> None:
         self._inner = inner
         self._wires = wires
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sending = asyncio.Lock()
+        self._landing = asyncio.Lock()
 
     @property
     def free(self) -> bool:
-        return self._inner.free and (self._task is None or self._task.done())
+        return self._inner.free and not self._tasks
+
+    @property
+    def has_room(self) -> bool:
+        return self._inner.has_room
 
     def call(
         self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
     ) -> None:
-        self._task = asyncio.get_running_loop().create_task(
+        task = asyncio.get_running_loop().create_task(
             self._call(list(commands), count, done), name=f"{OURS}.wire", context=Context()
         )
-        self._task.add_done_callback(partial(self._over, done))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._over, done))
 
     def _over(self, done: Callable[[Replies], object], task: asyncio.Task[None]) -> None:
         """A loop that ends has cancelled this task with all others: the reply will reach nobody."""
-        if task is self._task and task.cancelled():
-            self._task = None
-            done(exceptions.ConnectionError("the round trip was cancelled"))
+        if task in self._tasks:
+            self._tasks.discard(task)
+            if task.cancelled():
+                done(exceptions.ConnectionError("the round trip was cancelled"))
 
     async def _call(
         self, commands: list[bytes], count: int, done: Callable[[Replies], object]
@@ -151,22 +161,25 @@ class _Wire:
         scripts = b"".join(commands).count(b"$7\r\nEVALSHA\r\n")
         self._wires.sent["EVALSHA"] += scripts
         self._wires.sent["round trips"] += 1
-        await self._wires.at("before")
         replied: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
-        self._inner.call(commands, count, replied.set_result)
-        await self._wires.at("sent")
-        replies = await replied
-        if not isinstance(replies, Exception):
-            for _ in range(scripts):
-                self._wires.sent["answered"] += 1
-                await self._wires.at("applied")
-        self._wires.tell_answered()
-        self._task = None
-        done(replies)
+        async with self._sending:
+            await self._wires.at("before")
+            self._inner.call(commands, count, replied.set_result)
+            await self._wires.at("sent")
+        async with self._landing:
+            replies = await replied
+            if not isinstance(replies, Exception):
+                for _ in range(scripts):
+                    self._wires.sent["answered"] += 1
+                    await self._wires.at("applied")
+            self._wires.tell_answered()
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            done(replies)
 
     async def close(self, *, at_once: bool) -> None:
-        task, self._task = self._task, None
-        if task is not None:
+        tasks = self._tasks.copy()
+        self._tasks.clear()
+        for task in tasks:
             task.cancel()
         await self._inner.close(at_once=at_once)
 

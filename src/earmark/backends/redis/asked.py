@@ -130,12 +130,12 @@ def _left(failed: Callable[[], object], answer: asyncio.Future[str]) -> None:
         failed()
 
 
-def share_of(waiting: int, landed: int) -> int:
-    """Return how many go with the next call, of so many who wait and so many who were answered just now.
+def share_of(waiting: int, others: int) -> int:
+    """Return how many go with the next call, of so many who wait and others who are under way or have just landed.
 
     Many go in two halves that take turns: while the store sees to the one, the callers of the other go on.
     """
-    return min(max(-(-(waiting + landed) // 2), _FEW), MAX_BATCH)
+    return min(max(-(-(waiting + others) // 2), _FEW), MAX_BATCH)
 
 
 def board(
@@ -310,14 +310,14 @@ class Gate:
         self._wait = wait
         self._crowded = False
 
-    def board(self, waiting: deque[Asked], landed: int) -> list[Asked]:
+    def board(self, waiting: deque[Asked], others: int) -> list[Asked]:
         """Take out who goes with the next call.
 
         Args:
             waiting: who waits.
-            landed: how many were answered just now, and may ask again.
+            others: how many are under way, or have just landed and may ask again.
         """
-        most = share_of(len(waiting), landed)
+        most = share_of(len(waiting), others)
         too_old = self._watch.reached() - self._rest
         flight, late = board(waiting, most, self._watch.deadline(), too_old)
         if late and not self._crowded:

@@ -1,8 +1,8 @@
 """One connection of one event loop, with everybody's messages on it.
 
 Callers hand in messages and wait for their answers; who is cancelled leaves no reply to somebody else, since what was
-sent is read to its end whoever waits (C55). While one round trip is under way the messages that come are collected,
-and the next one carries them all: a single caller waits for nobody, and many share. As long as all is well no task is
+sent is read to its end whoever waits (C55). While two round trips are under way the messages that come are collected,
+and the next one carries them: a single caller waits for nobody, and many share. As long as all is well no task is
 at work (see `trips`); one connects, loads scripts, delivers what is owed, and finds out when the store is back.
 
 A message is either answered, or its caller learns that the store cannot answer, and whether the message may have
@@ -92,8 +92,8 @@ class Line(Trips):
     @property
     def at_work(self) -> bool:
         """Whether there is anything to do, and it can be done."""
-        work = self._flight or self._waiting or self._outbox.deliverable
-        return bool(work) and self.down is None and not self.over
+        work = self._is_busy or self._outbox.deliverable
+        return work and self.down is None and not self.over
 
     def ask(self, message: Message, *, again: bool = False) -> asyncio.Future[str]:
         """Have a message answered.
@@ -166,7 +166,7 @@ class Line(Trips):
                             await self._send_again()
         finally:
             self._closing = True
-            left = self._flight or self._waiting or self._outbox or self.down
+            left = self._is_busy or self._outbox or self.down
             self._fail_all(CLOSED)
             self._watch.end()
             if left:
@@ -183,22 +183,23 @@ class Line(Trips):
 
     async def _send_again(self) -> None:
         """What was under way goes out again, on a new connection: the old one may have a reply to come."""
-        fresh = list(unanswered(self._flight))
+        fresh = list(unanswered(self._under_way))
         for asked in reversed(fresh):
             asked.again = True
             self._waiting.appendleft(asked)
-        self._flight = []
-        self._stranded = None
+        self._forget()
         await self._hang_up()
 
     async def _step(self) -> None:
         """Do what is to be done next."""
         if self.down is not None:
             await self._recover()
-        elif self._stranded is not None:
-            await self._rescue(self._stranded)
-        elif self._flight:
+        elif self._broken_by is not None:
+            await self._broken(self._broken_by)
+        elif self._flights:
             await self._park()
+        elif self._stranded:
+            await self._rescue()
         elif self._outbox.deliverable and (self._owed_first or not self._waiting):
             self._owed_first = False
             await self._deliver()
@@ -228,19 +229,16 @@ class Line(Trips):
         else:
             self._take_off(dialed)
 
-    async def _rescue(self, stranded: Landing | Exception) -> None:
-        """See to those whom a round trip has not answered."""
-        self._stranded = None
-        if isinstance(stranded, Exception):
-            await self._broken(stranded)
-            return
+    async def _rescue(self) -> None:
+        """See to those whose scripts the store did not know."""
         try:
             dialed = await self._ready()
-            landing = await call_again(dialed, self._header, stranded, self._standing.answered)
+            left = Landing(self._stranded, None)
+            landing = await call_again(dialed, self._header, left, self._standing.answered)
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             await self._broken(error)
             return
-        self._flight = landing.left
+        self._stranded = landing.unknown
         if landing.ailing is not None:
             await self._lose(landing.ailing)
 
@@ -262,7 +260,7 @@ class Line(Trips):
         if self._dialed is None:
             self._proven = False
             deadline = self._watch.deadline()
-            for asked in (*self._flight, *self._waiting):
+            for asked in (*self._under_way, *self._waiting):
                 asked.deadline = deadline
             self._watch.patient = True
             try:
@@ -273,9 +271,8 @@ class Line(Trips):
 
     async def _broken(self, error: Exception) -> None:
         """The round has failed: once more on a new connection, or give up."""
-        left = list(unanswered(self._flight))
-        self._flight = left
-        if self._dialed is None or not is_outage(error) or any(asked.again for asked in left):
+        again = any(asked.again for asked in unanswered(self._under_way))
+        if self._dialed is None or not is_outage(error) or again:
             await self._lose(error)
             return
         await self._send_again()
@@ -298,7 +295,6 @@ class Line(Trips):
     async def _recover(self) -> None:
         """Try once, after a pause: the store is back when it has what it was owed, and takes writes."""
         await self._hang_up()
-        self._stranded = None  # a round trip that everybody has been told of
         await asyncio.sleep(self._pause * random.uniform(0.5, 1))  # noqa: S311 - a spread, not a secret
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         ailing: Exception | None = None
@@ -349,12 +345,12 @@ class Line(Trips):
             asked.deadline = deadline
         try:
             if watched:
-                self._flight = batch
+                self._flights.append(batch)
                 self._watch.begin()
             dialed = await self._ready()
             return await exchange(dialed, self._header, batch, self._standing.answered)
         finally:
-            self._flight = []
+            self._flights.clear()
             self._settle(owed, batch)
 
     def _settle(self, owed: list[Owed], batch: list[Asked]) -> None:

@@ -10,6 +10,7 @@ A connection that has no such transport, as the ones of fakeredis have none, is 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from functools import partial
@@ -43,11 +44,16 @@ class Connection(Protocol):
 
 
 class Wire(Protocol):
-    """One round trip at a time."""
+    """Round trips, which are answered in the order of the calls."""
 
     @property
     def free(self) -> bool:
-        """Whether it may be called: the server is there, as far as is known, and no reply is to come."""
+        """Whether the server is there, as far as is known, and no reply is to come."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be called: the server is there, as far as is known, and other replies are not in the way."""
         ...
 
     def call(
@@ -136,8 +142,8 @@ class StreamWire(asyncio.Protocol):
         self._stream = self._transport.get_protocol()
         self._read = bytearray()
         self._replies: list[object] = []
+        self._calls: deque[tuple[int, Callable[[Replies], object]]] = deque()
         self._count = 0  # of the replies that are to come
-        self._done: Callable[[Replies], object] | None = None
         self._ended = False
         self._context = Context()  # none of a caller's
         self._transport.set_protocol(self)
@@ -145,15 +151,21 @@ class StreamWire(asyncio.Protocol):
     @property
     def free(self) -> bool:
         """See `Wire`. A transport may know that the server has gone and not have told yet, or wait for it with TLS."""
-        return not (self._ended or self._count or self._transport.is_closing())
+        return not self._calls and self.has_room
+
+    @property
+    def has_room(self) -> bool:
+        """See `Wire`."""
+        return not (self._ended or self._transport.is_closing())
 
     def call(
         self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
     ) -> None:
         """See `Wire`."""
-        free, self._done = self.free, done
-        if free:
-            self._count = count
+        has_room = self.has_room
+        self._calls.append((count, done))
+        if has_room:
+            self._count += count
             # Not `writelines`: in Python 3.12 that does not look whether the transport has lost its connection.
             self._transport.write(b"".join(commands))
         else:
@@ -161,7 +173,7 @@ class StreamWire(asyncio.Protocol):
 
     async def close(self, *, at_once: bool) -> None:
         """See `Wire`."""
-        self._done = None
+        self._calls.clear()
         try:
             await self._connection.disconnect(nowait=at_once)
         finally:
@@ -176,10 +188,10 @@ class StreamWire(asyncio.Protocol):
             self._transport.abort()
             self._fail(error)
             return
-        if self._done is not None and len(self._replies) == self._count:
-            done, self._done = self._done, None
-            replies, self._replies = self._replies, []
-            self._count = 0
+        while self._calls and len(self._replies) >= self._calls[0][0]:
+            count, done = self._calls.popleft()
+            replies, self._replies = self._replies[:count], self._replies[count:]
+            self._count -= count
             done(replies)
 
     def _take_replies(self) -> None:
@@ -210,8 +222,8 @@ class StreamWire(asyncio.Protocol):
         self._fail(exc)
 
     def _fail(self, error: Exception | None) -> None:
-        if self._done is not None:
-            done, self._done = self._done, None
+        while self._calls:
+            _, done = self._calls.popleft()
             done(exceptions.ConnectionError(str(error) if error else LOST))
 
     def pause_writing(self) -> None:
@@ -236,6 +248,11 @@ class MethodsWire:
     def free(self) -> bool:
         """See `Wire`."""
         return self._task is None
+
+    @property
+    def has_room(self) -> bool:
+        """See `Wire`."""
+        return self.free
 
     def call(
         self, commands: Iterable[bytes], count: int, done: Callable[[Replies], object]
