@@ -111,7 +111,7 @@ class Asker:
             if desk.dropped:  # whoever waits for room may wait for that of a dropped handle
                 await office.tidy()
             return self._instant.reserve(hold)
-        desk.asked[id(hold)] = hold.name
+        desk.asked.add(hold)
         try:
             standing = await office.backend.reserve(hold)
         except EarmarkError:
@@ -128,7 +128,7 @@ class Asker:
                 desk.serve_here()
             return standing
         finally:
-            del desk.asked[id(hold)]
+            desk.asked.remove(hold)
             if desk.dropped:  # what has waited for the answer
                 desk.call()
 

@@ -261,7 +261,8 @@ async def tidy(desk: Desk) -> None:
             noted = desk.dropped.popleft()
         except IndexError:  # other threads and tasks tidy as well
             break
-        if noted.hold.name in desk.asked.values():
+        # A copy: other threads ask meanwhile.
+        if noted.hold.name in {hold.name for hold in tuple(desk.asked)}:
             desk.dropped.append(noted)  # it may be about to find another holder
             continue
         before = len(desk.dropped)

@@ -33,10 +33,12 @@ class Hold:
         seen: the state of every limit before the debit, written by the store.
         at: the instant of the decision in microseconds, written by the store.
         told: who told the observers of this process of its admission; unset until somebody did.
-        place: where it was taken, if not in the store: `local` in the memory of this process, `open` nowhere.
+        place: where it was taken, if not in the store: `local` in the memory of this process, `open` nowhere; else
+            None, or unset.
         shares: the scopes by which it was judged, if those were others: shares of its own, or some that refused.
         charge: what a ledger holds for it; unset where nothing is spent.
-        travels: set once its name or a token of it was given out: another process may resolve it.
+        travels: whether its name or a token of it was given out, so that another process may resolve it; unset: it was
+            not. To look for what is unset costs more than to set it: on the way of every request both are set.
         dropped: set once its handle was collected while open.
         tried: how this process has tried to resolve it, where the store may have heard of that or not: a verb and what
             goes with it, or nothing where it has tried in several ways; unset until a try has failed.
@@ -69,7 +71,7 @@ class Hold:
     seen: States
     at: int
     told: object
-    place: Place
+    place: Place | None
     shares: tuple[Scope, ...]
     travels: bool
     charge: object
@@ -109,12 +111,12 @@ class Hold:
     @property
     def is_private(self) -> bool:
         """Whether nobody but this process can know of it."""
-        return self.request_id is None and not hasattr(self, "travels")
+        return self.request_id is None and not getattr(self, "travels", False)
 
     @property
     def degraded(self) -> bool:
         """Whether it was taken without the store."""
-        return hasattr(self, "place")
+        return getattr(self, "place", None) is not None
 
     @property
     def unsure(self) -> bool:

@@ -147,9 +147,10 @@ class RedisBackend:
 
     async def reserve(self, hold: Hold) -> Hold | None:
         """Decide over every limit of every scope at one instant, and debit all of them or none."""
-        known = self._taken_without_store(hold)
-        if known is not None:
-            return known
+        if hold.request_id is not None:
+            known = self._taken_without_store(hold.request_id, hold)
+            if known is not None:
+                return known
         if self._topology.is_clustered and (parts := slices_of(hold)):
             return await self._reserve_parts(hold, parts)
         message = self._messages.reserve(hold)
@@ -170,7 +171,7 @@ class RedisBackend:
         if isinstance(answer, Again) and decision.word not in {"held", "gone"}:
             # Its first copy may be late, and find room by then: it is taken back before it comes.
             self._take_back(hold)
-        return self._stands(hold, decision)
+        return self._stands(hold, hold.scopes, decision)
 
     async def _reserve_parts(self, hold: Hold, parts: Parts) -> Hold | None:
         """The same, over several slots of a cluster."""
@@ -178,9 +179,9 @@ class RedisBackend:
             decision = await self._several.reserve(hold, parts)
         except Outage as outage:
             return self._without_store(hold, outage)
-        return self._stands(hold, decision)
+        return self._stands(hold, hold.judged, decision)
 
-    def _stands(self, hold: Hold, decision: Decided) -> Hold | None:
+    def _stands(self, hold: Hold, judged: tuple[Scope, ...], decision: Decided) -> Hold | None:
         """What the store has answered to a reserve."""
         self._local.tidy()
         if decision.word == "conflict":
@@ -191,7 +192,8 @@ class RedisBackend:
             msg = "the reservation was cancelled before the store had heard of it"
             raise BackendUnavailable(msg)
         hold.at = decision.at
-        hold.seen = states(hold.judged, decision.seen)
+        hold.seen = states(judged, decision.seen)
+        hold.place, hold.travels = None, False  # see `Hold`
         return divided(hold) if decision.word == "held" else None
 
     async def resolve(
@@ -371,11 +373,9 @@ class RedisBackend:
             divided(hold)
         return standing
 
-    def _taken_without_store(self, hold: Hold) -> Hold | None:
+    def _taken_without_store(self, request_id: str, hold: Hold) -> Hold | None:
         """The open reservation of this name that the store does not know of."""
-        if hold.request_id is None:
-            return None
-        known = self.desk.known(hold.request_id)
+        known = self.desk.known(request_id)
         if known is None or not known.hold.degraded or known.holder_of(known.hold) is None:
             return None
         return _repeated(hold, known.hold)

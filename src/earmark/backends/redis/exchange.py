@@ -95,15 +95,14 @@ def calls_of(scripts: Scripts, flight: list[Asked]) -> list[Call]:
     """One for each verb, in the order of the scripts, and group: a script reaches one slot of a cluster alone."""
     if len(flight) == 1:
         return [(scripts[flight[0].message.verb], flight)]
-    batches: dict[str, dict[object, list[Asked]]] = {}
+    batches: dict[tuple[str, object], list[Asked]] = {}
     for asked in flight:
-        groups = batches.setdefault(asked.message.verb, {})
-        groups.setdefault(asked.group, []).append(asked)
+        batches.setdefault((asked.message.verb, asked.group), []).append(asked)
     return [
         (script, batch)
         for verb, script in scripts.items()
-        if verb in batches
-        for batch in batches[verb].values()
+        for (asks_for, _), batch in batches.items()
+        if asks_for == verb
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -34,7 +35,8 @@ _BARE_KEY: Final = Limits(tpm=0, tph=0, tpd=0)
 _WON: Final = frozenset(("done", "buried", "freed"))
 
 
-class Message(NamedTuple):
+@dataclass(slots=True)  # frozen or a tuple, it would take longer to make: nobody changes it
+class Message:
     """One message.
 
     Attributes:
@@ -70,16 +72,31 @@ class Message(NamedTuple):
 
     def text(self, *, again: bool) -> str:
         """The argument of a call."""
-        return f"{len(self.keys)} {self.named:d} {again:d} {self.verb} {self.id} {self.body}"
+        return f"{len(self.keys)} {self.named} {again:d} {self.verb} {self.id} {self.body}"
 
 
 def _about(id_: str, message: Message) -> Message:
     """The same about the reservation that another message has made."""
     own, *others = message.keys
-    return message._replace(id=id_, keys=(own.removesuffix(message.id) + id_, *others))
+    return replace(message, id=id_, keys=(own.removesuffix(message.id) + id_, *others))
 
 
-class Decided(NamedTuple):
+class _Written(NamedTuple):
+    """What a scope is in a message.
+
+    Attributes:
+        keys: of its counts and its slots.
+        text: as it stands in a body.
+        slots: whether it limits concurrency.
+    """
+
+    keys: tuple[str, ...]
+    text: str
+    slots: bool
+
+
+@dataclass(slots=True)
+class Decided:
     """What the store answered to a reserve.
 
     Attributes:
@@ -118,15 +135,20 @@ class Messages:
         """Decide and debit."""
         if isinstance(hold, Joint):
             return self._reserve_parts(hold.parts)
-        own = self._own_keys(hold)
+        id_ = name_of(hold.id)
+        keys = self._own_keys(hold, id_)
         if hold.request_id is not None:
-            own += self._keys.meant(hold.request_id)
-        keys, scopes = self._scopes(hold.scopes, own)
-        lease_us = self.lease_of(hold) if any(map(limits_slots, hold.scopes)) else 0
-        # In seconds, mostly whole ones: a record takes less memory so.
-        lease = lease_us / MICROSECONDS if lease_us % MICROSECONDS else lease_us // MICROSECONDS
-        body = f"[{lease},{_amounts(hold.asks)}{scopes}]"
-        return Message("reserve", name_of(hold.id), keys, body, len(own) - 1)
+            keys += self._keys.meant(hold.request_id)
+        named = len(keys) - 1
+        scopes = ""
+        lease: float = 0
+        for scope in hold.scopes:
+            written = self._scope(scope.key, scope.limits, scope.enforce)
+            keys += written.keys
+            scopes += written.text
+            if written.slots:
+                lease = _seconds(self.lease_of(hold))
+        return Message("reserve", id_, keys, f"[{lease},{_amounts(hold.asks)}{scopes}]", named)
 
     def claim(self, hold: Hold, seen: str = "") -> Message:
         """Have a reservation over several slots answer to its name, or look whether that is free.
@@ -135,8 +157,9 @@ class Messages:
             hold: the whole of it.
             seen: when it was decided and what was seen then; where nothing is taken yet, nothing.
         """
+        id_ = name_of(hold.id)
         body = f"{seen}\n{self.reserve(hold).body}"
-        return Message("claim", name_of(hold.id), self._own_keys(hold), body, named=1)
+        return Message("claim", id_, self._own_keys(hold, id_), body, named=1)
 
     def _reserve_parts(self, parts: tuple[Hold, ...]) -> Message:
         """All at once: the messages of the parts, a line each, with all records in front of the other keys."""
@@ -159,24 +182,27 @@ class Messages:
         then: tuple[Message, ...] = (),
     ) -> Message:
         """True up and free; `then` is sent once this has won."""
-        keys, _ = self._scopes(hold.scopes, self._own_keys(hold))
-        told = f'"{verb}",{_amounts(exact)},{_amounts(at_least)},"{name_of(next_id())}"'
-        known = 2 if then else int(not hold.is_private)
-        body = f"[{told},{known}]"
-        return Message(
-            "resolve", name_of(hold.id), keys, body, int(hold.request_id is not None), then
-        )
+        id_ = name_of(hold.id)
+        keys = self._own_keys(hold, id_)
+        named = len(keys) - 1
+        for scope in hold.scopes:
+            keys += self._scope(scope.key, scope.limits, scope.enforce).keys
+        known = 2 if then else 0 if hold.is_private else 1
+        told = f'"{verb}",{_amounts(exact)},{_amounts(at_least)},"{name_of(next_id())}",{known}'
+        return Message("resolve", id_, keys, f"[{told}]", named, then)
 
     def renew(self, hold: Hold) -> Message:
         """Keep the reservation, and its slots."""
-        keys = list(self._own_keys(hold))
+        id_ = name_of(hold.id)
+        own = self._own_keys(hold, id_)
+        keys = list(own)
         for scope in hold.scopes:
             names = self._keys.beside(scope.key)
             if any(limit.algorithm == "token_bucket" for limit in scope.limits):
                 keys.append(names.counts(scope.key))
             if limits_slots(scope):
                 keys.append(names.slots(scope.key))
-        return Message("renew", name_of(hold.id), tuple(keys), "", int(hold.request_id is not None))
+        return Message("renew", id_, tuple(keys), "", len(own) - 1)
 
     def add(
         self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
@@ -209,11 +235,11 @@ class Messages:
         key = self._keys.beside("replicas").replicas
         return Message("present", name_of(id_), (key,), str(self._lease_us))
 
-    def _own_keys(self, hold: Hold) -> tuple[str, ...]:
+    def _own_keys(self, hold: Hold, own: str) -> tuple[str, ...]:
+        """Where its record is, and before that, where a caller chose its name, what stands under that."""
         if isinstance(hold.id, str) and hold.id.split() != [hold.id]:
             msg = f"no process has given this id to a reservation: {hold.id[:60]!r}"
             raise ValueError(msg)
-        own = name_of(hold.id)
         if hold.request_id is None:
             return (self._keys.beside(hold.scopes[0].key).record(own),)
         names = self._keys.beside(hold.request_id)
@@ -225,9 +251,9 @@ class Messages:
         """All keys, and all scopes as they stand in a body."""
         texts = ""
         for scope in scopes:
-            more, text = self._scope(scope.key, scope.limits, scope.enforce)
-            keys += more
-            texts += text
+            written = self._scope(scope.key, scope.limits, scope.enforce)
+            keys += written.keys
+            texts += written.text
         return keys, texts
 
     def _encode_scope(
@@ -235,12 +261,14 @@ class Messages:
         key: str,
         limits: Limits,
         enforce: bool,  # noqa: FBT001 - the cache takes positions
-    ) -> tuple[tuple[str, ...], str]:
+    ) -> _Written:
         names = self._keys.beside(key)
         keys: tuple[str, ...] = (names.counts(key),)
-        if CONCURRENCY in limits.by_metric:
+        scope = Scope(key, limits, enforce)
+        slots = limits_slots(scope)
+        if slots:
             keys += (names.slots(key),)
-        return keys, f",{_json(write_scope(Scope(key, limits, enforce)))}"
+        return _Written(keys, f",{_json(write_scope(scope))}", slots)
 
 
 def limits_slots(scope: Scope) -> bool:
@@ -250,33 +278,29 @@ def limits_slots(scope: Scope) -> bool:
 
 def decided(answer: str, id_: str) -> Decided:
     """Read the answer to a reserve."""
-    line, _, body = answer.partition("\n")
-    word, *rest = line.split(" ")
-    if word in ("adopted", "met"):
-        id_, at, *seen = rest
-        return Decided("adopted", id_, int(at), seen, body, named=word == "adopted")
-    if word in ("held", "refused"):
-        at, *seen = rest
+    word, _, rest = answer.partition(" ")
+    if word in {"held", "refused"}:
+        at, *seen = rest.split(" ")
         return Decided(word, id_, int(at), seen, "")
+    if word in {"adopted", "met"}:
+        line, _, body = rest.partition("\n")
+        id_, at, *seen = line.split(" ")
+        return Decided("adopted", id_, int(at), seen, body, named=word == "adopted")
     return Decided(word, id_, 0, (), "")
 
 
 def states(scopes: tuple[Scope, ...], seen: Sequence[str]) -> States:
     """The states of all limits, in order, as the core reads them."""
     found: list[object] = []
-    position = 0
+    numbers = iter(seen)
     for scope in scopes:
         for limit in scope.limits.all:
             if limit.algorithm == "fixed_window":  # slots as well: one number
-                found.append(int(seen[position]))
-                position += 1
+                found.append(int(next(numbers)))
             elif limit.algorithm == "sliding_window":
-                found.append((int(seen[position]), int(seen[position + 1])))
-                position += 2
+                found.append((int(next(numbers)), int(next(numbers))))
             else:
-                used, written, amount = seen[position : position + 3]
-                found.append((float(used), int(written), int(amount)))
-                position += 3
+                found.append((float(next(numbers)), int(next(numbers)), int(next(numbers))))
     return found
 
 
@@ -304,9 +328,15 @@ def _amounts(amounts: Mapping[str, int]) -> str:
     """Amounts by metric, as they stand in a body. By hand, since a JSON encoder costs more than all the rest."""
     if not amounts:  # one of the two of every settlement
         return "{}"
-    return (
-        f"{{{','.join([f'{_quoted(metric)}:{amount:d}' for metric, amount in amounts.items()])}}}"
-    )
+    written = ""
+    for metric, amount in amounts.items():
+        written += f",{_quoted(metric)}:{amount}"
+    return f"{{{written[1:]}}}"
+
+
+def _seconds(lease_us: int) -> float:
+    """Mostly whole ones, without a fraction: a record takes less memory so."""
+    return lease_us / MICROSECONDS if lease_us % MICROSECONDS else lease_us // MICROSECONDS
 
 
 @lru_cache(maxsize=1_024)

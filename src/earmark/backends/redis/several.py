@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from earmark.backends.protocol import Seen
 from earmark.backends.redis.asked import Again
@@ -325,4 +326,4 @@ def _whole(hold: Hold, parts: Parts, decisions: Sequence[Decided]) -> Decided:
                 next(seen) for limit in scope.limits.all for _ in range(numbers_of(limit))
             ]
     seen_of_all = [number for scope in hold.scopes for number in found.get(scope.key, ())]
-    return decisions[0]._replace(at=max(one.at for one in decisions), seen=seen_of_all)
+    return replace(decisions[0], at=max(one.at for one in decisions), seen=seen_of_all)
