@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self, Unpack, get_args
 
 from earmark.backends.health import Health
 from earmark.backends.protocol import Desk, Seen
-from earmark.backends.redis.asked import Again
+from earmark.backends.redis.asked import Again, Asked
 from earmark.backends.redis.carrier import Carrier
 from earmark.backends.redis.carriers import topology as topology_of
 from earmark.backends.redis.client import Client
@@ -147,10 +147,9 @@ class RedisBackend:
 
     async def reserve(self, hold: Hold) -> Hold | None:
         """Decide over every limit of every scope at one instant, and debit all of them or none."""
-        if hold.request_id is not None:
-            known = self._taken_without_store(hold.request_id, hold)
-            if known is not None:
-                return known
+        name = hold.request_id
+        if name is not None and (known := self._taken_without_store(name, hold)) is not None:
+            return known
         if self._topology.is_clustered and (parts := slices_of(hold)):
             return await self._reserve_parts(hold, parts)
         message = self._messages.reserve(hold)
@@ -214,16 +213,16 @@ class RedisBackend:
             return True
         if self._topology.is_clustered and slices_of(hold):
             return await self._resolve_parts(hold, verb, exact, at_least)
-        message = self._messages.resolve(hold, verb, exact, at_least)
+        asked = self._line().place(self._messages.resolve(hold, verb, exact, at_least))
         try:
-            answer = await self._heard(message)
+            answer = await asked.stays()
         except BaseException as error:
             if is_owed(error):
                 self._lines.drop(hold)
-            raise
-        self._lines.drop(hold)
-        if answer is None:
+            if not self._will_hear(asked, error):
+                raise
             return True
+        self._lines.drop(hold)
         if isinstance(answer, Again) and hold.is_private:
             return True  # nobody else knows this reservation: if it is gone, the first copy has resolved it
         return answer == "done"
@@ -245,8 +244,13 @@ class RedisBackend:
         self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
     ) -> bool:
         """Count what no hold covers (R8); owed to a store that cannot be reached."""
-        answer = await self._heard(self._messages.add(target, amounts, request_id))
-        return answer in {None, "counted"}
+        asked = self._line().place(self._messages.add(target, amounts, request_id))
+        try:
+            return await asked.stays() == "counted"
+        except BaseException as error:
+            if not self._will_hear(asked, error):
+                raise
+            return True
 
     async def renew(self, holds: Sequence[Hold]) -> list[bool]:
         """Extend leases that have not lapsed; a lapsed one is never revived (C5)."""
@@ -329,20 +333,17 @@ class RedisBackend:
         now = self._reading.nanoseconds() // 1000 + self._reading.ahead
         return (str(now), str(_GRACE_OF_INJECTED_MS), *self._lengths)
 
-    async def _heard(self, message: Message) -> str | None:
-        """The answer to what the store has to hear in any case; None: it is owed to it."""
-        asked = self._line().place(message)
-        try:
-            return await asked.stays()
-        except (Outage, StoreError) as error:
-            if not is_owed(error):
-                raise
+    def _will_hear(self, asked: Asked, error: BaseException) -> bool:
+        """See to it that the store hears what it has to in any case; False: the caller has to know of the error."""
+        if isinstance(error, (Outage, StoreError)):
+            owed = is_owed(error)
+            if owed:
+                self._owe(asked.message)
+            return owed
+        message = asked.message
+        if not asked.leave(lambda: self._owe(message)):
             self._owe(message)
-            return None
-        except BaseException:
-            if not asked.leave(lambda: self._owe(message)):
-                self._owe(message)
-            raise
+        return False
 
     def _owe(self, message: Message) -> None:
         self._outbox.add(message)
@@ -373,9 +374,9 @@ class RedisBackend:
             divided(hold)
         return standing
 
-    def _taken_without_store(self, request_id: str, hold: Hold) -> Hold | None:
+    def _taken_without_store(self, name: str, hold: Hold) -> Hold | None:
         """The open reservation of this name that the store does not know of."""
-        known = self.desk.known(request_id)
+        known = self.desk.known(name)
         if known is None or not known.hold.degraded or known.holder_of(known.hold) is None:
             return None
         return _repeated(hold, known.hold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -95,9 +96,9 @@ def calls_of(scripts: Scripts, flight: list[Asked]) -> list[Call]:
     """One for each verb, in the order of the scripts, and group: a script reaches one slot of a cluster alone."""
     if len(flight) == 1:
         return [(scripts[flight[0].message.verb], flight)]
-    batches: dict[tuple[str, object], list[Asked]] = {}
+    batches: defaultdict[tuple[str, object], list[Asked]] = defaultdict(list)
     for asked in flight:
-        batches.setdefault((asked.message.verb, asked.group), []).append(asked)
+        batches[asked.message.verb, asked.group].append(asked)
     return [
         (script, batch)
         for verb, script in scripts.items()

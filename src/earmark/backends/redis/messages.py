@@ -188,21 +188,21 @@ class Messages:
         for scope in hold.scopes:
             keys += self._scope(scope.key, scope.limits, scope.enforce).keys
         known = 2 if then else 0 if hold.is_private else 1
-        told = f'"{verb}",{_amounts(exact)},{_amounts(at_least)},"{name_of(next_id())}",{known}'
-        return Message("resolve", id_, keys, f"[{told}]", named, then)
+        told = f'"{verb}",{_amounts(exact)},{_amounts(at_least)},"{name_of(next_id())}"'
+        return Message("resolve", id_, keys, f"[{told},{known}]", named, then)
 
     def renew(self, hold: Hold) -> Message:
         """Keep the reservation, and its slots."""
         id_ = name_of(hold.id)
-        own = self._own_keys(hold, id_)
-        keys = list(own)
+        keys = list(self._own_keys(hold, id_))
+        named = len(keys) - 1
         for scope in hold.scopes:
             names = self._keys.beside(scope.key)
             if any(limit.algorithm == "token_bucket" for limit in scope.limits):
                 keys.append(names.counts(scope.key))
             if limits_slots(scope):
                 keys.append(names.slots(scope.key))
-        return Message("renew", id_, tuple(keys), "", len(own) - 1)
+        return Message("renew", id_, tuple(keys), "", named)
 
     def add(
         self, target: Scope | str, amounts: Mapping[str, int], request_id: str | None
