@@ -72,7 +72,8 @@ class Message:
 
     def text(self, *, again: bool) -> str:
         """The argument of a call."""
-        return f"{len(self.keys)} {self.named} {again:d} {self.verb} {self.id} {self.body}"
+        sent = "1" if again else "0"
+        return f"{len(self.keys)} {self.named} {sent} {self.verb} {self.id} {self.body}"
 
 
 def _about(id_: str, message: Message) -> Message:
