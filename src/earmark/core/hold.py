@@ -38,7 +38,7 @@ class Hold:
         shares: the scopes by which it was judged, if those were others: shares of its own, or some that refused.
         charge: what a ledger holds for it; unset where nothing is spent.
         travels: whether its name or a token of it was given out, so that another process may resolve it; unset: it was
-            not. To look for what is unset costs more than to set it: on the way of every request both are set.
+            not. What is unset takes longer to find than what is set: a store may set this and `place`.
         dropped: set once its handle was collected while open.
         tried: how this process has tried to resolve it, where the store may have heard of that or not: a verb and what
             goes with it, or nothing where it has tried in several ways; unset until a try has failed.

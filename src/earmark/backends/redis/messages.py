@@ -96,7 +96,7 @@ class _Written(NamedTuple):
     slots: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True)  # as `Message`
 class Decided:
     """What the store answered to a reserve.
 
