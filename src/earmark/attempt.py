@@ -62,9 +62,11 @@ class Shared(Reservation):
                 return True
             return await self._charge({**at_least, **exact})
         if self._state == "settled":
-            await self._charge(at_least)
+            if at_least:
+                await self._charge(at_least)
             return False
-        self._at_least = _sum(self._at_least, at_least)
+        if at_least:
+            self._at_least = _sum(self._at_least, at_least)
         if self._parties:
             return False
         return await self._resolve(_unsettled(verb), NOTHING, self._at_least)
@@ -89,11 +91,11 @@ class Shared(Reservation):
         """It has failed: the next message tries again."""
         self._office.desk.dropped.append(addition)
 
-    async def give_up(self, verb: Verb) -> bool:
+    def give_up(self, verb: Verb) -> Coroutine[Any, Any, bool]:
         """The `once` is over. True iff this was resolved by that."""
         if verb == "cancel" and self._parties == 1:
-            return await self.cancel()
-        return await self.conclude(verb, NOTHING, NOTHING, leaves=True)
+            return self.cancel()
+        return self.conclude(verb, NOTHING, NOTHING, leaves=True)
 
     async def _charge(self, used: Mapping[str, int]) -> bool:
         """Count what an attempt has used beside the one that was settled."""
@@ -306,9 +308,9 @@ class Attempt(Reservation):
         won.append(await self._shared.conclude(verb, exact, at_least, leaves=leaves))
         self._told_shared = True
 
-    async def give_up(self, verb: Verb) -> bool:
+    def give_up(self, verb: Verb) -> Coroutine[Any, Any, bool]:
         """The `once` is over, and this is open."""
-        return await self._resolve(verb)
+        return self._resolve(verb)
 
     def let_go(self) -> None:
         """The same, where nothing can be awaited any more (R15)."""

@@ -32,16 +32,21 @@ class Joint(Hold):
 
     def divide(self) -> None:
         """Write into each part what the store, or who decided in its place, saw of it."""
-        scopes = limits = 0
+        degraded = self.degraded
+        first_scope = first_limit = 0
         for part in self.parts:
-            scopes, first_scope = scopes + len(part.scopes), scopes
-            limits, first_limit = limits + sum(len(s.limits) for s in part.scopes), limits
+            limits = first_limit
+            for scope in part.scopes:
+                limits += len(scope.limits.all)
             part.at = self.at
             part.seen = self.seen[first_limit:limits]
-            if self.degraded:
+            first_limit = limits
+            if degraded:
                 part.place = self.place
+                scopes = first_scope + len(part.scopes)
                 if hasattr(self, "shares"):
                     part.shares = self.shares[first_scope:scopes]
+                first_scope = scopes
 
 
 def parts_of(hold: Hold) -> tuple[Hold, ...]:
