@@ -257,22 +257,17 @@ class Attempt(Reservation):
             return await super()._resolve(verb, exact, at_least)
         self._busy = True
         try:
-            if self._office.instant and self._shared.never_suspends:
-                return await self._resolve_in_turn(verb, exact, at_least)
-            return await finish(self._resolve_all, verb, exact, at_least)
+            if not (self._office.instant and self._shared.never_suspends):
+                return await finish(self._resolve_all, verb, exact, at_least)
+            # The same, where nothing suspends and no message gets lost.
+            won = await super()._resolve(verb, exact, at_least)
+            if not self._told_shared:
+                self._told_shared = True
+                leaves = self._handed_over
+                won = await self._shared.conclude(verb, exact, at_least, leaves=leaves) or won
+            return won
         finally:
             self._busy = False
-
-    async def _resolve_in_turn(
-        self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
-    ) -> bool:
-        """The same as below, where nothing suspends and no message gets lost."""
-        won = await super()._resolve(verb, exact, at_least)
-        if self._told_shared:
-            return won
-        self._told_shared = True
-        leaves = self._handed_over
-        return await self._shared.conclude(verb, exact, at_least, leaves=leaves) or won
 
     async def _resolve_all(
         self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]

@@ -8,9 +8,10 @@ keeps nothing of a refusal (R2); what refuses a target is the matter of that att
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from earmark.asks import check_scopes
 from earmark.attempt import Attempt, Shared
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     import anyio
 
 
-class Front(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Front:
     """What a `once` needs of its limiter.
 
     Attributes:
