@@ -26,7 +26,7 @@ LIBRARY: Final = ROOT / "src" / "earmark"
 # `earmark` itself hands on, for what stands on it as users do.
 ROWS: Final = (
     {"logs"},
-    {"errors", "amounts", "ids", "forking"},
+    {"errors", "amounts", "ids", "forking", "frozen"},
     {"usage", "shielding"},
     {"limits"},
     {"answers", "asks", "clock"},

@@ -8,7 +8,12 @@ import pytest
 
 from earmark import (
     MemoryBackend,
+    Scope,
 )
+from earmark.core.hold import Hold
+from earmark.core.joint import Joint
+from earmark.ids import next_id
+from earmark.testing import ManualClock
 from tests.doubles import reachable
 from tests.rows import (
     VERBS,
@@ -108,3 +113,60 @@ async def test_r10_a_reservation_at_work_survives_one_idle_jump() -> None:
             table.clock.set(50_000)
             assert await reservation.settle_success(25) is True
         await table.play(used("key.tpd", 25, scope=scope), used("key.conc", 0))
+
+
+SLOTLESS = key("user", tpm=100), key("provider", tpm=100)
+SLOTTED = key("user", tpm=100, concurrency=1), key("provider", tpm=100, concurrency=1)
+
+
+@pytest.mark.parametrize("user", [SLOTLESS[0], SLOTTED[0]], ids=["slotless", "slotted"])
+@pytest.mark.parametrize("provider", [SLOTLESS[1], SLOTTED[1]], ids=["slotless", "slotted"])
+@pytest.mark.parametrize("attended_one", [0, 1], ids=["user attended", "provider attended"])
+async def test_r10_each_part_of_a_joint_hold_has_the_slots_of_its_own_scopes(
+    user: Scope, provider: Scope, attended_one: int
+) -> None:
+    """R10: it frees these alone, and they alone make its lease matter."""
+    clock = ManualClock()
+    backend = MemoryBackend(clock=clock, lease=60.0)
+    fresh = backend.size()
+    scopes = (user, provider)
+    for attended in (False, True):
+        parts = [_hold(user), _hold(provider)]
+        assert await backend.reserve(Joint(*parts)) is not None
+        taken = [int(scope in SLOTTED) for scope in scopes]
+        assert await _slots(backend, *scopes) == taken
+        if attended:
+            backend.attend(parts[attended_one])
+        clock.advance(61.0)
+        lapsed = [scope in SLOTTED for scope in scopes]
+        if attended:
+            lapsed[attended_one] = False
+        assert await _slots(backend, *scopes) == [
+            int(has and not lost) for has, lost in zip(taken, lapsed, strict=True)
+        ]
+        assert await backend.renew(parts) == [not lost for lost in lapsed]
+        for part in parts:
+            assert await backend.resolve(part, "cancel", {}, {})
+            assert await _slots(backend, *part.scopes) == [0]
+    clock.advance(120.0)
+    assert backend.size() == fresh
+
+
+def _hold(scope: Scope) -> Hold:
+    hold = Hold()
+    hold.id, hold.request_id, hold.scopes = next_id(), None, (scope,)
+    hold.asks, hold.lease_us = {"tokens": 1}, None
+    return hold
+
+
+async def _slots(backend: MemoryBackend, *scopes: Scope) -> list[int]:
+    """How many slots of each scope are taken."""
+    seen = iter((await backend.peek(scopes)).states)
+    return [
+        sum(
+            state
+            for limit, state in zip(scope.limits, seen, strict=False)
+            if limit.metric == "concurrency"
+        )
+        for scope in scopes
+    ]

@@ -7,11 +7,9 @@ and headers alike. Times are seconds as floats, whole microseconds rounded up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
+from earmark.frozen import setters
 from earmark.limits import MICROSECONDS, Limit, spelled
-
-_put: Final = object.__setattr__  # how a frozen value is filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +74,14 @@ class LimitStatus:
         reset_after: float | None,
         would_refuse: bool,  # noqa: FBT001 - in the order of the fields
     ) -> None:
-        _put(self, "limit", limit)
-        _put(self, "used", used)
-        _put(self, "remaining", remaining)
-        _put(self, "reset_after", reset_after)
-        _put(self, "would_refuse", would_refuse)
+        _put_limit(self, limit)
+        _put_used(self, used)
+        _put_remaining(self, remaining)
+        _put_reset_after(self, reset_after)
+        _put_would_refuse(self, would_refuse)
+
+
+_put_limit, _put_used, _put_remaining, _put_reset_after, _put_would_refuse = setters(LimitStatus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,9 +62,11 @@ class Shared(Reservation):
                 return True
             return await self._charge({**at_least, **exact})
         if self._state == "settled":
-            await self._charge(at_least)
+            if at_least:
+                await self._charge(at_least)
             return False
-        self._at_least = _sum(self._at_least, at_least)
+        if at_least:
+            self._at_least = _sum(self._at_least, at_least)
         if self._parties:
             return False
         return await self._resolve(_unsettled(verb), NOTHING, self._at_least)
@@ -89,11 +91,11 @@ class Shared(Reservation):
         """It has failed: the next message tries again."""
         self._office.desk.dropped.append(addition)
 
-    async def give_up(self, verb: Verb) -> bool:
+    def give_up(self, verb: Verb) -> Coroutine[Any, Any, bool]:
         """The `once` is over. True iff this was resolved by that."""
         if verb == "cancel" and self._parties == 1:
-            return await self.cancel()
-        return await self.conclude(verb, NOTHING, NOTHING, leaves=True)
+            return self.cancel()
+        return self.conclude(verb, NOTHING, NOTHING, leaves=True)
 
     async def _charge(self, used: Mapping[str, int]) -> bool:
         """Count what an attempt has used beside the one that was settled."""
@@ -255,22 +257,17 @@ class Attempt(Reservation):
             return await super()._resolve(verb, exact, at_least)
         self._busy = True
         try:
-            if self._office.instant and self._shared.never_suspends:
-                return await self._resolve_in_turn(verb, exact, at_least)
-            return await finish(self._resolve_all, verb, exact, at_least)
+            if not (self._office.instant and self._shared.never_suspends):
+                return await finish(self._resolve_all, verb, exact, at_least)
+            # The same, where nothing suspends and no message gets lost.
+            won = await super()._resolve(verb, exact, at_least)
+            if not self._told_shared:
+                self._told_shared = True
+                leaves = self._handed_over
+                won = await self._shared.conclude(verb, exact, at_least, leaves=leaves) or won
+            return won
         finally:
             self._busy = False
-
-    async def _resolve_in_turn(
-        self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
-    ) -> bool:
-        """The same as below, where nothing suspends and no message gets lost."""
-        won = await super()._resolve(verb, exact, at_least)
-        if self._told_shared:
-            return won
-        self._told_shared = True
-        leaves = self._handed_over
-        return await self._shared.conclude(verb, exact, at_least, leaves=leaves) or won
 
     async def _resolve_all(
         self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
@@ -306,9 +303,9 @@ class Attempt(Reservation):
         won.append(await self._shared.conclude(verb, exact, at_least, leaves=leaves))
         self._told_shared = True
 
-    async def give_up(self, verb: Verb) -> bool:
+    def give_up(self, verb: Verb) -> Coroutine[Any, Any, bool]:
         """The `once` is over, and this is open."""
-        return await self._resolve(verb)
+        return self._resolve(verb)
 
     def let_go(self) -> None:
         """The same, where nothing can be awaited any more (R15)."""

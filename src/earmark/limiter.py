@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping
 from decimal import Decimal
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from earmark import looking
-from earmark.answers import Denial, Explanation, ScopeStatus
+from earmark.answers import Explanation, ScopeStatus
 from earmark.asking import Asker, AtOnce, Caller, begin_again, standing_of
 from earmark.asks import added_of, asks_of, check_scopes, checked_lease
 from earmark.backends.crossings import Over
@@ -18,7 +19,6 @@ from earmark.backends.protocol import Backend, checked_backend
 from earmark.core.admission import denials as denials_of
 from earmark.core.hold import Hold
 from earmark.core.refusal import refusal as refusal_of
-from earmark.errors import RateLimited
 from earmark.events import Event, Observer, tell
 from earmark.ids import next_id
 from earmark.limits import Scope, check_key
@@ -32,7 +32,7 @@ from earmark.usage import Usage
 if TYPE_CHECKING:
     from earmark.budgets import Spend
     from earmark.ledger import Ledger, PriceTable
-    from earmark.once import ReserveOnce
+    from earmark.once import Front, ReserveOnce
 
 
 class Limiter:
@@ -133,7 +133,7 @@ class Limiter:
             office.report_forgotten()
         if standing is None:
             found = denials_of(scopes, asks, hold.seen, hold.at) if instant else refusal_of(hold)
-            raise self._refusal(hold, found)
+            raise self._office.refusal(hold, found)
         if office.observers:
             office.announce(hold)
         return Reservation(office, hold)
@@ -169,7 +169,7 @@ class Limiter:
             if till is not None:
                 await till.leave(caller.hold, standing)
             begin_again(caller, over)
-        raise self._refusal(caller.hold, caller.denials)
+        raise self._office.refusal(caller.hold, caller.denials)
 
     def _repeated(self, hold: Hold, *, limited: bool) -> Reservation | None:
         """The handle that is open under the request id, where the store need not be asked."""
@@ -213,16 +213,6 @@ class Limiter:
         self._unlimited.tell("admitted", hold)
         return handle
 
-    def _refusal(self, hold: Hold, denials: Iterable[Denial]) -> RateLimited:
-        refusal = RateLimited(denials)
-        if self._office.observers:
-            keys = tuple(scope.key for scope in hold.scopes)
-            event = Event(
-                "refused", hold.request_id, keys, asked=hold.asks, denials=refusal.denials
-            )
-            tell(self._office.observers, event)
-        return refusal
-
     def once(
         self,
         *scopes: Scope,
@@ -241,11 +231,15 @@ class Limiter:
         Raises:
             ValueError: a bad amount, key or lease, or two scopes with one key.
         """
-        from earmark.once import Front, ReserveOnce
-
         check_scopes(scopes)
-        front = Front(self._office, self._unlimited, self._silent, self._ask, self._refusal)
-        return ReserveOnce(front, scopes, asks_of(tokens, amounts), checked_lease(lease))
+        return self._front.once(scopes, asks_of(tokens, amounts), checked_lease(lease))
+
+    @cached_property
+    def _front(self) -> Front:
+        """What makes a `once`: loaded with the first that there is, and the same for all."""
+        from earmark.once import Front
+
+        return Front(self._office, self._unlimited, self._silent, self._ask, self._instant)
 
     def settle_success(
         self,

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 from earmark.amounts import check_amount
+from earmark.frozen import setters
 from earmark.usage import TOKEN_METRICS
 
 Algorithm = Literal["fixed_window", "sliding_window", "token_bucket"]
@@ -333,6 +334,9 @@ class Scope:
         if type(limits) is not Limits:
             msg = f"limits must be Limits, not {limits!r}"
             raise TypeError(msg)
-        _put(self, "key", key)
-        _put(self, "limits", limits)
-        _put(self, "enforce", enforce)
+        _put_key(self, key)
+        _put_limits(self, limits)
+        _put_enforce(self, enforce)
+
+
+_put_key, _put_limits, _put_enforce = setters(Scope)

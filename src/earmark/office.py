@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from earmark.answers import Denial
 from earmark.backends.crossings import Over
 from earmark.backends.protocol import Backend, Desk, Handle, Instant, Known
 from earmark.core.bill import Bill
 from earmark.core.hold import Hold, Verb
 from earmark.core.settlement import NOTHING
-from earmark.errors import RequestIdConflict
+from earmark.errors import RateLimited, RequestIdConflict
 from earmark.events import Event, Kind, Observer, tell
 from earmark.ids import name_of
 from earmark.logs import about
@@ -242,6 +243,17 @@ class Office:
         if verb != "withdraw":
             known = {metric: amount for metric, amount in at_least.items() if amount}
             self.tell(kind, hold, {**known, **exact})
+
+    def refusal(self, hold: Hold, denials: Iterable[Denial]) -> RateLimited:
+        """The error of a hold that was refused; the observers are told."""
+        refusal = RateLimited(denials)
+        if self.observers:
+            keys = tuple(scope.key for scope in hold.scopes)
+            event = Event(
+                "refused", hold.request_id, keys, asked=hold.asks, denials=refusal.denials
+            )
+            tell(self.observers, event)
+        return refusal
 
     def tidy(self) -> Coroutine[Any, Any, None]:
         """Do what finalisers could only note, and report what the store gave up (R15)."""

@@ -7,14 +7,15 @@ keeps nothing of a refusal (R2); what refuses a target is the matter of that att
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
-from earmark.answers import Denial
 from earmark.asks import check_scopes
 from earmark.attempt import Attempt, Shared
+from earmark.backends.protocol import Instant
 from earmark.core.hold import Hold, Verb
 from earmark.core.joint import Joint
 from earmark.core.refusal import refusal as refusal_of
@@ -23,13 +24,15 @@ from earmark.errors import RateLimited
 from earmark.ids import next_id
 from earmark.limits import Scope
 from earmark.office import Office
+from earmark.reservation import Reservation
 from earmark.shielding import finish, together
 
 if TYPE_CHECKING:
     import anyio
 
 
-class Front(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Front:
     """What a `once` needs of its limiter.
 
     Attributes:
@@ -37,14 +40,20 @@ class Front(NamedTuple):
         unlimited: shared by the others.
         silent: shared by those of no scope, of which no observer hears.
         ask: has the store decide over a hold.
-        refusal: the error of a hold that was refused, of which the observers are told.
+        instant: the same as a plain function, where it never suspends.
     """
 
     limited: Office
     unlimited: Office
     silent: Office
     ask: Callable[[Hold], Awaitable[Hold | None]]
-    refusal: Callable[[Hold, Iterable[Denial]], RateLimited]
+    instant: Instant | None
+
+    def once(
+        self, scopes: tuple[Scope, ...], asks: Mapping[str, int], lease_us: int | None
+    ) -> ReserveOnce:
+        """One reservation for all attempts of one request, of what was checked."""
+        return ReserveOnce(self, scopes, asks, lease_us)
 
     def office_of(self, scopes: tuple[Scope, ...]) -> Office:
         """Where reservations over these scopes belong."""
@@ -135,7 +144,10 @@ class ReserveOnce:
         hold, office = self._hold(target_scopes), self._front.office_of(target_scopes)
         if office.participants:
             await self._ask(hold)
-        return await self._begun(hold, office, self._shared)
+        attempt = self._begun(hold, office, self._shared)
+        if self._over:
+            await self._take_back(attempt)
+        return attempt
 
     async def cancel(self) -> bool:
         """Give everything back that is open, requests too: no attempt was ever sent. No further one can be made.
@@ -160,19 +172,20 @@ class ReserveOnce:
         """Reserve for the request and for its first target, both or neither."""
         own, own_office = self._hold(self._scopes), self._front.office_of(self._scopes)
         target, office = self._hold(target_scopes), self._front.office_of(target_scopes)
-        if own_office.participants:
-            await self._decide(Joint(own, target) if office.participants else own)
-        elif office.participants:
-            await self._decide(target)
+        asked = own if own_office.participants else None
+        if office.participants:
+            asked = target if asked is None else Joint(own, target)
+        if asked is not None:
+            await (self._ask(asked) if self._front.instant else self._decide(asked))
         self._admit(own, own_office)
         self._shared = shared = Shared(own_office, own)
-        return await self._begun(target, office, shared, shared)
+        attempt = self._begun(target, office, shared)
+        if self._over:
+            await self._take_back(attempt, shared)
+        return attempt
 
     async def _decide(self, hold: Hold) -> None:
-        """Ask for the first time; parallel attempts wait for what comes of it."""
-        if self._front.limited.instant:
-            await self._ask(hold)  # it does not suspend
-            return
+        """Ask for the first time, where that may suspend; parallel attempts wait for what comes of it."""
         import anyio
 
         self._decided = decided = anyio.Event()
@@ -183,11 +196,13 @@ class ReserveOnce:
             decided.set()
 
     async def _ask(self, hold: Hold) -> None:
-        if await self._front.ask(hold) is None:
+        front = self._front
+        standing = front.instant.reserve(hold) if front.instant else await front.ask(hold)
+        if standing is None:
             raise self._refusal(hold)
 
     def _refusal(self, hold: Hold) -> RateLimited:
-        refusal = self._front.refusal(hold, refusal_of(hold))
+        refusal = self._front.limited.refusal(hold, refusal_of(hold))
         own = {scope.key for scope in self._scopes}
         if any(denial.key in own for denial in refusal.denials):
             self.refused = refusal
@@ -205,23 +220,28 @@ class ReserveOnce:
     def _admit(self, hold: Hold, office: Office) -> None:
         """It renews itself from now on, and observers are told."""
         if office.participants:
-            office.attend(hold)
+            office.backend.attend(hold)
         else:
             hold.seen, hold.at = (), 0
-        office.announce(hold)
+        if office.observers:
+            office.announce(hold)
 
-    async def _begun(self, hold: Hold, office: Office, shared: Shared, *new: Shared) -> Attempt:
-        """The attempt of a hold that was admitted; where the block was left meanwhile all is given back."""
+    def _begun(self, hold: Hold, office: Office, shared: Shared) -> Attempt:
+        """The attempt of a hold that was admitted."""
         self._admit(hold, office)
         attempt = Attempt(office, hold, shared)
-        if self._over:
-            # All of it, also where the caller is cancelled meanwhile: nobody else knows of it (R16).
-            await finish(together, *(late.cancel for late in (attempt, *new)))
-            self._check_going_on()
         if self._attempts:
             self._attempts = [one for one in self._attempts if one.is_left_to_once]
         self._attempts.append(attempt)
         return attempt
+
+    async def _take_back(self, *late: Reservation) -> None:
+        """Give back what was admitted when the block had been left, all of it, and say so.
+
+        Also where the caller is cancelled meanwhile: nobody else knows of it (R16).
+        """
+        await finish(together, *(one.cancel for one in late))
+        self._check_going_on()
 
     async def __aenter__(self) -> Self:
         self._entered = True
@@ -233,8 +253,10 @@ class ReserveOnce:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        limited = self._front.limited
-        if isinstance(error, GeneratorExit) and (limited.desk.dropped or not limited.instant):
+        front = self._front
+        if isinstance(error, GeneratorExit) and not (
+            front.instant and not front.limited.desk.dropped
+        ):
             self._let_go()  # it may be a coroutine that is closed, where nothing can be awaited: a loop does it soon
         elif error is None or isinstance(error, Exception):
             await self._end("close")
@@ -246,13 +268,13 @@ class ReserveOnce:
         over, self._over = self._over, True
         if over or self._shared is None:
             return False
-        if self._front.limited.instant:
+        if self._front.instant:
             return await self._resolve_all(verb, self._shared)
         return await finish(self._resolve_all, verb, self._shared)
 
     async def _resolve_all(self, verb: Verb, shared: Shared) -> bool:
         open_ones = [attempt for attempt in self._attempts if attempt.is_left_to_once]
-        if self._front.limited.instant:
+        if self._front.instant:
             for attempt in open_ones:
                 await attempt.give_up(verb)
             return await shared.give_up(verb)

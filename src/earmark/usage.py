@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from earmark.amounts import MAX_AMOUNT, check_amount
+from earmark.frozen import setters
 
 TOKEN_METRICS: Final = (
     "tokens",
@@ -33,9 +34,6 @@ _FIELDS: Final = (
     "reasoning_tokens",
     "reported_total",
 )
-
-
-_put: Final = object.__setattr__  # how a frozen value is filled
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -79,11 +77,16 @@ class Usage:
             reasoning_tokens,
             reported_total,
         )
-        for name, value in zip(_FIELDS, given, strict=True):
+        for value in given:
             # As `check_amount` has it, without a call.
             if value is not None and not (type(value) is int and 0 <= value <= MAX_AMOUNT):
-                check_amount(name, value)
-            _put(self, name, value)
+                _check_all(given)
+        _put_input_tokens(self, input_tokens)
+        _put_output_tokens(self, output_tokens)
+        _put_cached_input_tokens(self, cached_input_tokens)
+        _put_cache_write_tokens(self, cache_write_tokens)
+        _put_reasoning_tokens(self, reasoning_tokens)
+        _put_reported_total(self, reported_total)
 
     @property
     def total(self) -> int | None:
@@ -155,3 +158,20 @@ class Usage:
             "uncached_input_tokens": uncached_input,
             **known,
         }
+
+
+(
+    _put_input_tokens,
+    _put_output_tokens,
+    _put_cached_input_tokens,
+    _put_cache_write_tokens,
+    _put_reasoning_tokens,
+    _put_reported_total,
+) = setters(Usage)
+
+
+def _check_all(given: tuple[object, ...]) -> None:
+    """Raise ValueError, which names it, for the first that is no amount."""
+    for name, value in zip(_FIELDS, given, strict=True):
+        if value is not None:
+            check_amount(name, value)

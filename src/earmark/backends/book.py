@@ -104,15 +104,25 @@ class Book:
     def divide(self, joint: Joint) -> None:
         """Let the parts of a joint hold that was just admitted be open each by itself, with its own slots."""
         joint.divide()
-        note = self.notes.pop(joint.id, _UNREMARKABLE)
-        self._free(joint.id, note)
-        del self.open[joint.id]
-        for part in joint.parts:
+        first, *others = joint.parts
+        self.open[first.id] = (
+            first  # the whole has gone by its id, so that all slots are the first one's
+        )
+        note = self.notes.get(first.id, _UNREMARKABLE)
+        for part in others:
             self.open[part.id] = part
             for scope in part.scopes:
                 if scope.key in note.slots:
-                    self._slots.take(scope.key, part.id)
-                    self.lend(part, scope.key)
+                    self._pass_on(scope.key, first, note, part)
+
+    def _pass_on(self, key: str, giver: Hold, note: _Note, taker: Hold) -> None:
+        """Let a slot be another's; a giver who has none left holds nothing remarkable."""
+        self._slots.take(key, taker.id)
+        self._slots.free(key, giver.id)
+        self.lend(taker, key)
+        note.slots = tuple(slot for slot in note.slots if slot != key)
+        if not note.slots:
+            del self.notes[giver.id]
 
     def strike(self, hold: Hold, verb: Verb) -> Hold | None:
         """Take a reservation that is resolved off the book, and free its slots; None: it is not open.

@@ -146,7 +146,7 @@ class MemoryStore:
             id_ = hold.id
             forgiven = self._forgiven.pop(id_, _NO_PAIRS) if self._forgiven else _NO_PAIRS
             amounts = exact
-            if at_least or verb in UNSENT:
+            if verb in UNSENT or (at_least and _counts_any(hold, at_least)):
                 amounts = used(hold, verb, exact, at_least)
             for scope in hold.scopes:
                 by_metric = scope.limits.by_metric
@@ -316,6 +316,14 @@ def _taken(hold: Hold) -> Iterator[tuple[_Pair, int]]:
             ask = hold.asks.get(limit.metric, limit.unasked)
             if ask and limit.metric != CONCURRENCY:
                 yield (scope.key, limit.id), ask
+
+
+def _counts_any(hold: Hold, amounts: Mapping[str, int]) -> bool:
+    """Whether any of these metrics is limited: mostly that is `tokens` alone, which is known exactly."""
+    for scope in hold.scopes:  # noqa: SIM110 - a generator takes twice as long
+        if not scope.limits.by_metric.keys().isdisjoint(amounts):
+            return True
+    return False
 
 
 def _pairs(scopes: tuple[Scope, ...]) -> frozenset[_Pair]:

@@ -101,18 +101,21 @@ def binding(
     The same as `statuses` without those that no header shows: concurrency is not among them.
     """
     found: dict[str, LimitStatus] = {}
-    for scope, limit, state, ask in _walk(scopes, asks, seen):
-        if scope.enforce and limit.metric != CONCURRENCY:
-            keep_tightest(found, _status(limit, state, ask, ask, at))
+    states = iter(seen)
+    for scope in scopes:
+        for limit in scope.limits.all:
+            state = next(states)
+            if scope.enforce and limit.metric != CONCURRENCY:
+                ask = asks.get(limit.metric, limit.unasked)
+                keep_tightest(found, _status(limit, state, ask, ask, at))
     return found
 
 
 def keep_tightest(found: dict[str, LimitStatus], one: LimitStatus) -> None:
     """Keep it for its metric where less of it remains than of the one that is kept; on a tie the first stays."""
-    metric = one.limit.metric
-    kept = found.get(metric)
-    if kept is None or one.remaining < kept.remaining:
-        found[metric] = one
+    kept = found.setdefault(one.limit.metric, one)
+    if one.remaining < kept.remaining:
+        found[one.limit.metric] = one
 
 
 def _status(limit: Limit, state: Any, ask: int | None, debited: int | None, at: int) -> LimitStatus:  # noqa: ANN401 - each algorithm has its own

@@ -32,16 +32,26 @@ class Joint(Hold):
 
     def divide(self) -> None:
         """Write into each part what the store, or who decided in its place, saw of it."""
-        scopes = limits = 0
+        first = 0
         for part in self.parts:
-            scopes, first_scope = scopes + len(part.scopes), scopes
-            limits, first_limit = limits + sum(len(s.limits) for s in part.scopes), limits
+            last = first
+            for scope in part.scopes:
+                last += len(scope.limits.all)
             part.at = self.at
-            part.seen = self.seen[first_limit:limits]
-            if self.degraded:
-                part.place = self.place
-                if hasattr(self, "shares"):
-                    part.shares = self.shares[first_scope:scopes]
+            part.seen = self.seen[first:last]
+            first = last
+        if self.degraded:
+            self._divide_place()
+
+    def _divide_place(self) -> None:
+        """Write into each part where the whole was taken, since that was not in the store."""
+        first = 0
+        for part in self.parts:
+            last = first + len(part.scopes)
+            part.place = self.place
+            if hasattr(self, "shares"):
+                part.shares = self.shares[first:last]
+            first = last
 
 
 def parts_of(hold: Hold) -> tuple[Hold, ...]:

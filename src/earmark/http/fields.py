@@ -55,13 +55,16 @@ _OPENAI: Final = tuple(
 
 
 def _write_openai(headers: dict[str, str], binding: Mapping[str, LimitStatus]) -> None:
+    said: tuple[float | None, str] = (None, "")  # mostly all windows end at the same moment
     for metric, limit, remaining, reset in _OPENAI:
         one = binding.get(metric)
         if one is not None:
             headers[limit] = str(one.limit.capacity)
             headers[remaining] = str(one.remaining)
             if one.reset_after is not None:
-                headers[reset] = go_duration(one.reset_after)
+                if one.reset_after != said[0]:
+                    said = (one.reset_after, go_duration(one.reset_after))
+                headers[reset] = said[1]
 
 
 def go_duration(seconds: float) -> str:

@@ -10,16 +10,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Literal, TypeVar
 
+from earmark.frozen import setters
 from earmark.usage import Usage
 
 T = TypeVar("T")
 
 Outcome = Literal["open", "end", "truncated", "error", "cancelled", "closed", "dropped"]
-
-
-_put: Final = object.__setattr__  # how a frozen value is filled
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -69,21 +67,34 @@ class Observed:
         text_length: int | None = None,
         dialect: str | None = None,
     ) -> None:
-        _put(self, "outcome", outcome)
-        _put(self, "usage", usage)
-        _put(self, "authoritative", authoritative)
-        _put(self, "estimated", estimated)
-        _put(self, "error", error)
-        _put(self, "items", items)
-        _put(self, "bytes", bytes)
-        _put(self, "text_length", text_length)
-        _put(self, "dialect", dialect)
+        _put_outcome(self, outcome)
+        _put_usage(self, usage)
+        _put_authoritative(self, authoritative)
+        _put_estimated(self, estimated)
+        _put_error(self, error)
+        _put_items(self, items)
+        _put_bytes(self, bytes)
+        _put_text_length(self, text_length)
+        _put_dialect(self, dialect)
 
     @property
     def tokens(self) -> int:
         """The total of the usage, or 0 where it is unknown."""
         total = None if self.usage is None else self.usage.total
         return total or 0
+
+
+(
+    _put_outcome,
+    _put_usage,
+    _put_authoritative,
+    _put_estimated,
+    _put_error,
+    _put_items,
+    _put_bytes,
+    _put_text_length,
+    _put_dialect,
+) = setters(Observed)
 
 
 class ObservedStream(AsyncIterator[T]):

@@ -233,8 +233,16 @@ class Watcher:
         """Read one event, unless its bytes say that it cannot matter."""
         body = data.lstrip() if data[:1] in _BLANKS else data
         if body.startswith(b"{"):
-            if name == "error" or self.trigger(body) is not None:
-                self._read_object(name, body.decode("utf-8", "replace"))
+            if name != "error" and self.trigger(body) is None:
+                return
+            text = body.decode("utf-8", "replace")
+            try:
+                payload = decoded(text)
+            except (ValueError, RecursionError) as error:
+                self._complain("an event could not be read as JSON: %s", error)
+                self._observe_text(name, text)  # it may be none: a text may begin with a brace
+            else:
+                self._observe(name, payload)
             return
         values = (
             _array(body.decode("utf-8", "replace")) if body[:1] == b"[" and body != _DONE else None
@@ -244,15 +252,6 @@ class Watcher:
                 self._observe(name, value)
         elif body:
             self._observe_text(name, data.decode("utf-8", "replace"))
-
-    def _read_object(self, name: str | None, data: str) -> None:
-        try:
-            payload = decoded(data)
-        except (ValueError, RecursionError) as error:
-            self._complain("an event could not be read as JSON: %s", error)
-            self._observe_text(name, data)  # it may be none: a text may begin with a brace
-        else:
-            self._observe(name, payload)
 
     def _observe(self, name: str | None, payload: Mapping[str, Any]) -> None:
         dialect = self.dialect
