@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping
 from decimal import Decimal
-from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -70,6 +69,7 @@ class Limiter:
         self._office = Office(self._backend, (self._backend,), observers, tokens)
         self._unlimited = Office(self._backend, (), observers, tokens)
         self._ask = Asker(self._office)
+        self._front: Front | None = None
         self._till = None if ledger is None else Till(ledger, prices, self._office)
         self._silent = Office(self._backend, (), (), tokens)
         self._silent.task_groups = self._unlimited.task_groups = self._office.task_groups
@@ -232,14 +232,15 @@ class Limiter:
             ValueError: a bad amount, key or lease, or two scopes with one key.
         """
         check_scopes(scopes)
-        return self._front.once(scopes, asks_of(tokens, amounts), checked_lease(lease))
+        front = self._front or self._make_front()
+        return front.once(scopes, asks_of(tokens, amounts), checked_lease(lease))
 
-    @cached_property
-    def _front(self) -> Front:
+    def _make_front(self) -> Front:
         """What makes a `once`: loaded with the first that there is, and the same for all."""
         from earmark.once import Front
 
-        return Front(self._office, self._unlimited, self._silent, self._ask, self._instant)
+        self._front = Front(self._office, self._unlimited, self._silent, self._ask, self._instant)
+        return self._front
 
     def settle_success(
         self,
