@@ -26,7 +26,7 @@ local function judge(scopes, asks, now, last)
   local seen_before, limits_before
   for number = 1, #scopes do
     local scope = scopes[number]
-    local parts = scope.parts
+    local parts, counts, expected = scope.parts, scope.counts, scope.first
     local enforced, told_of_scope = #parts % 2 == 1, ''
     for part = 2, #parts - 1, 2 do
       local name, amount, capacity, ask, in_use, told = parts[part], parts[part + 1]
@@ -36,12 +36,23 @@ local function judge(scopes, asks, now, last)
         told = format(' %d', in_use)
         scope.changed = true
       else
-        local kind, at = kind_of(name), place_of(scope, name)
-        amount, capacity = amounts_of(kind, amount)
-        in_use, told = kind.rules.see(kind, amount, scope.counts, at, now)
+        local kind = kinds[name] or kind_of(name)
+        local rules = kind.rules
+        -- Mostly the states of a scope stand in the order of its limits.
+        local at = counts[expected] == name and expected or place_of(scope, name)
+        capacity = amount
+        if rules.bursts then
+          amount, capacity = amounts_of(amount)
+        end
+        in_use, told = rules.see(kind, amount, counts, at, now)
         ask = asks[kind.metric] or kind.unasked
         if ask then
-          debit(scope, kind, name, amount, at, ask, now)
+          at = at or begin_at(counts, name)
+          rules.debit(kind, amount, counts, at, ask, now)
+          scope.changed = true
+        end
+        if at then
+          expected = at + rules.numbers + 1
         end
         if scope.resets then
           local generation = use('resets').generation_of(scope, name, now)
@@ -50,7 +61,7 @@ local function judge(scopes, asks, now, last)
         end
       end
       told_of_scope = told_of_scope .. told  -- by scopes: the whole is not copied for each limit of many
-      refused = refused or ask and enforced and in_use + max(ask, 1) > capacity
+      refused = refused or ask and enforced and in_use + (ask > 1 and ask or 1) > capacity
     end
     seen = seen .. told_of_scope
     if number == last then

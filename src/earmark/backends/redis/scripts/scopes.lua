@@ -36,14 +36,17 @@ local function place_of(scope, name)
   end
 end
 
+-- Where the state of a limit that has none is to begin.
+local function begin_at(counts, name)
+  local at = #counts + 1
+  counts[at] = name
+  return at
+end
+
 -- Count more of a limit.
 local function debit(scope, kind, name, amount, at, units, now)
   local counts = scope.counts
-  if not at then
-    at = #counts + 1
-    counts[at] = name
-  end
-  kind.rules.debit(kind, amount, counts, at, units, now)
+  kind.rules.debit(kind, amount, counts, at or begin_at(counts, name), units, now)
   scope.changed = true
 end
 
@@ -52,12 +55,12 @@ local function render(scope, last, now)
   local counts, at, rendered = scope.counts, scope.first, ''
   local size = #counts
   while at <= size do
-    local kind = kind_of(counts[at])
+    local kind = kinds[counts[at]] or kind_of(counts[at])
     local rules = kind.rules
     local over = rules.ends(kind, counts, at)
     if over > now then
       rendered = rendered .. kind.json .. rules.write(counts, at)
-      last = max(last, over)
+      last = last < over and over or last
     end
     at = at + 1 + rules.numbers
   end
