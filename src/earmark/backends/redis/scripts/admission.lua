@@ -26,11 +26,11 @@ local function judge(scopes, asks, now, last)
   local seen_before, limits_before
   for number = 1, #scopes do
     local scope = scopes[number]
-    local parts, counts, expected = scope.parts, scope.counts, scope.first
-    local enforced, told_of_scope = #parts % 2 == 1, ''
+    local parts, counts, expected = scope.parts, scope.counts, 2
+    local enforced, told_of_scope, told = #parts % 2 == 1, '', ''
     for part = 2, #parts - 1, 2 do
-      local name, amount, capacity, ask, in_use, told = parts[part], parts[part + 1]
-      position = position + 1
+      local name, amount, capacity, ask, in_use = parts[part], parts[part + 1]
+      position, told_of_scope = position + 1, told_of_scope .. told
       if name == 'c' then
         in_use, ask, capacity = use('slots').live_slots(scope.slots, now), 1, amount
         told = format(' %d', in_use)
@@ -60,10 +60,9 @@ local function judge(scopes, asks, now, last)
           generations[position] = generation > 0 and generation or nil
         end
       end
-      told_of_scope = told_of_scope .. told  -- by scopes: the whole is not copied for each limit of many
       refused = refused or ask and enforced and in_use + (ask > 1 and ask or 1) > capacity
     end
-    seen = seen .. told_of_scope
+    seen = seen .. told_of_scope .. told  -- by scopes: the whole is not copied for each limit of many
     if number == last then
       seen_before, limits_before = #seen, position
     end
