@@ -126,7 +126,7 @@ def test_no_number_becomes_text_by_itself() -> None:
 def test_replies_are_text() -> None:
     """A number in a reply loses its fraction: a script returns one string, of answers with their ids in front."""
     words = " ".join(tokens(FILES["answer"]))
-    added = "answers [ # answers + 1 ] = ( id or '?' ) .. ' ' .. answer "
+    added = "answers [ # answers + 1 ] = ( id or '?' ) .. ' ' .. answer .. ( more or '' ) "
     assert words.count("answers [") == words.count(added) == 1
     assert words.endswith(r"return table . concat ( answers , '\0' )")
 

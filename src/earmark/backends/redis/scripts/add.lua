@@ -6,7 +6,7 @@
 local function limits_of(body, scope, now)
   local limits = {}
   if body[1] == 0 then
-    local counts, at = scope.counts, scope.first
+    local counts, at = scope.counts, 2
     while at <= #counts do
       local kind = kind_of(counts[at])
       if kind.metric == 't' and kind.rules.ends(kind, counts, at) > now then

@@ -26,22 +26,33 @@ local function judge(scopes, asks, now, last)
   local seen_before, limits_before
   for number = 1, #scopes do
     local scope = scopes[number]
-    local parts = scope.parts
-    local enforced, told_of_scope = #parts % 2 == 1, ''
+    local parts, counts, expected = scope.parts, scope.counts, 2
+    local enforced, told_of_scope, told = #parts % 2 == 1, '', ''
     for part = 2, #parts - 1, 2 do
-      local name, amount, capacity, ask, in_use, told = parts[part], parts[part + 1]
-      position = position + 1
+      local name, amount, capacity, ask, in_use = parts[part], parts[part + 1]
+      position, told_of_scope = position + 1, told_of_scope .. told
       if name == 'c' then
         in_use, ask, capacity = use('slots').live_slots(scope.slots, now), 1, amount
         told = format(' %d', in_use)
         scope.changed = true
       else
-        local kind, at = kind_of(name), place_of(scope, name)
-        amount, capacity = amounts_of(kind, amount)
-        in_use, told = kind.rules.see(kind, amount, scope.counts, at, now)
+        local kind = kinds[name] or kind_of(name)
+        local rules = kind.rules
+        -- Mostly the states of a scope stand in the order of its limits.
+        local at = counts[expected] == name and expected or place_of(scope, name)
+        capacity = amount
+        if rules.bursts then
+          amount, capacity = amounts_of(amount)
+        end
+        in_use, told = rules.see(kind, amount, counts, at, now)
         ask = asks[kind.metric] or kind.unasked
         if ask then
-          debit(scope, kind, name, amount, at, ask, now)
+          at = at or begin_at(counts, name)
+          rules.debit(kind, amount, counts, at, ask, now)
+          scope.changed = true
+        end
+        if at then
+          expected = at + rules.numbers + 1
         end
         if scope.resets then
           local generation = use('resets').generation_of(scope, name, now)
@@ -49,10 +60,9 @@ local function judge(scopes, asks, now, last)
           generations[position] = generation > 0 and generation or nil
         end
       end
-      told_of_scope = told_of_scope .. told  -- by scopes: the whole is not copied for each limit of many
-      refused = refused or ask and enforced and in_use + max(ask, 1) > capacity
+      refused = refused or ask and enforced and in_use + (ask > 1 and ask or 1) > capacity
     end
-    seen = seen .. told_of_scope
+    seen = seen .. told_of_scope .. told  -- by scopes: the whole is not copied for each limit of many
     if number == last then
       seen_before, limits_before = #seen, position
     end

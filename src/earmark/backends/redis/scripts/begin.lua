@@ -50,7 +50,16 @@ end
 local use
 
 -- The TTL in milliseconds of a key that holds something until then: it never ends before that, by the clock, but for
--- what would outlive the server's numbers.
+-- what would outlive the server's numbers. A call has mostly two, of its records and of its scopes, again and again.
+local one_over, one_ttl, other_over, other_ttl
+
 local function ttl(over)
-  return format('%d', min(ceil((over - clock) / 1000) + GRACE_MS, MAX_TTL))
+  if over == one_over then
+    return one_ttl
+  elseif over == other_over then
+    return other_ttl
+  end
+  other_over, other_ttl = one_over, one_ttl
+  one_over, one_ttl = over, format('%d', min(ceil((over - clock) / 1000) + GRACE_MS, MAX_TTL))
+  return one_ttl
 end

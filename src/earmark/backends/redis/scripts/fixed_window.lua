@@ -8,14 +8,16 @@ return {
   numbers = 2,
 
   see = function(kind, amount, counts, at, now)
-    local count = at and counts[at + 1] == window_of(kind, now) and counts[at + 2] or 0
+    local window = kind.window
+    local count = at and counts[at + 1] == (now - now % window) / window and counts[at + 2] or 0
     return count, format(' %d', count)
   end,
 
   debit = function(kind, amount, counts, at, units, now)
-    local window = window_of(kind, now)
-    counts[at + 2] = min((counts[at + 1] == window and counts[at + 2] or 0) + units, MAX_AMOUNT)
-    counts[at + 1] = window
+    local window = kind.window
+    window = (now - now % window) / window
+    local count = (counts[at + 1] == window and counts[at + 2] or 0) + units
+    counts[at + 1], counts[at + 2] = window, count < MAX_AMOUNT and count or MAX_AMOUNT
   end,
 
   give_back = function(kind, amount, counts, at, units, taken, now)

@@ -21,9 +21,9 @@ local function kind_of(name)
   return kind
 end
 
--- The amount of a limit, and its capacity: only a bucket may have another, and comes with both then.
-local function amounts_of(kind, amount)
-  if kind.rules.bursts and type(amount) == 'table' then
+-- The amount of a bucket, and its capacity: where that is another, it comes with both. Of all else they are one.
+local function amounts_of(amount)
+  if type(amount) == 'table' then
     return amount[1], amount[2]
   end
   return amount, amount

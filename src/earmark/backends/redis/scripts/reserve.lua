@@ -76,11 +76,11 @@ local function answer_message()
   local scopes, now = load_scopes(body)
   local seen, refused, generations, seen_before, limits_before = judge(scopes, body[2], now, last)
   if refused then
-    return 'refused ' .. seen
+    return 'refused ', seen
   end
   prepare(scopes, body, last, second, now)
   -- All is read and computed.
-  local answer = 'held ' .. seen
+  local seen_of_all = seen
   if second then
     seen, generations = use('joint').divide(second, seen, generations, seen_before, limits_before)
   end
@@ -109,5 +109,5 @@ local function answer_message()
       write_scope(scope)
     end
   end
-  return answer
+  return 'held ', seen_of_all
 end

@@ -15,9 +15,11 @@ local function over_of(kind, verdict, asks)
 end
 
 -- Compute what becomes of one limit.
-local function true_up(scope, name, amount, over, record, position, now)
-  local kind, at, counts = kind_of(name), place_of(scope, name), scope.counts
-  amount = amounts_of(kind, amount)
+local function true_up(scope, kind, name, amount, over, record, position, now)
+  local rules, at, counts = kind.rules, place_of(scope, name), scope.counts
+  if rules.bursts then
+    amount = amounts_of(amount)
+  end
   if over > 0 then
     debit(scope, kind, name, amount, at, over, now)
     return
@@ -26,8 +28,8 @@ local function true_up(scope, name, amount, over, record, position, now)
   if (scope.resets or noted < 0) and use('resets').forgiven(scope, name, noted, now) then
     return
   end
-  if at and kind.rules.ends(kind, counts, at) > now then
-    kind.rules.give_back(kind, amount, counts, at, -over, record.at, now)
+  if at and rules.ends(kind, counts, at) > now then
+    rules.give_back(kind, amount, counts, at, -over, record.at, now)
     scope.changed = true
   end
 end
@@ -45,9 +47,10 @@ local function true_up_all(scopes, record, asks, verdict, now)
         last = use('slots').last_of_others(scope.slots, record.id)
         scope.others, scope.changed = last, true
       else
-        local over = over_of(kind_of(name), verdict, asks)
+        local kind = kinds[name] or kind_of(name)
+        local over = over_of(kind, verdict, asks)
         if over ~= 0 then
-          true_up(scope, name, parts[part + 1], over, record, position, now)
+          true_up(scope, kind, name, parts[part + 1], over, record, position, now)
         end
       end
     end
