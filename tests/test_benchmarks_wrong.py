@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +16,9 @@ from typing import Any, Final
 import pytest
 
 from tests.benchmarks import workers
-from tests.benchmarks.__main__ import arguments
+from tests.benchmarks.__main__ import arguments, printed
 from tests.benchmarks.correctness import QUESTIONS, RIGHT, answers
+from tests.benchmarks.figures import Table
 from tests.benchmarks.libraries.base import PLENTY
 from tests.benchmarks.libraries.floor import Floor
 from tests.benchmarks.workers import ROOT, Worker
@@ -226,6 +227,21 @@ def test_a_document_is_looked_at_before_anything_is_measured(
         arguments(["http", "--into", str(path)])
     assert ended.value.code == 2
     assert str(path) in capsys.readouterr().err
+
+
+def test_where_a_server_is_missing_what_was_measured_is_kept(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A machine without PostgreSQL has the figures of SQLite, and those of the benchmarks that follow."""
+
+    async def tables() -> AsyncIterator[Table]:
+        yield Table("there", ("", "us"), (("a row", 1.0),))
+        pytest.fail("PostgreSQL is missing")
+
+    (kept,) = asyncio.run(printed(tables(), Table.text))
+    said = capsys.readouterr()
+    assert kept.startswith("# there")
+    assert (said.out, said.err) == (f"{kept}\n", "absent: PostgreSQL is missing\n")
 
 
 RUN: Final = """

@@ -76,8 +76,14 @@ END: Final = "<!-- and ends here -->"
 
 
 async def printed(tables: AsyncIterator[Table], form: Form) -> list[str]:
-    """Print each table as soon as it is there; return what was printed."""
-    return [say(form(table)) async for table in tables]
+    """Print each table as soon as it is there, and return what was printed. Where a server is missing it ends there."""
+    found: list[str] = []
+    try:
+        async for table in tables:
+            found.append(say(form(table)))  # noqa: PERF401 - those before a missing server are kept
+    except pytest.fail.Exception as error:
+        print(f"absent: {error}", file=sys.stderr)
+    return found
 
 
 def beside(effort: Effort, form: Form, *, fast: bool) -> list[str]:
