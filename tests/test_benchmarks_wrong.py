@@ -17,10 +17,12 @@ import pytest
 
 from tests.benchmarks import workers
 from tests.benchmarks.__main__ import arguments, printed
+from tests.benchmarks.aims import Aim
 from tests.benchmarks.correctness import QUESTIONS, RIGHT, answers
 from tests.benchmarks.figures import Table
 from tests.benchmarks.libraries.base import PLENTY
 from tests.benchmarks.libraries.floor import Floor
+from tests.benchmarks.side_by_side import together
 from tests.benchmarks.workers import ROOT, Worker
 
 
@@ -164,6 +166,45 @@ def test_a_library_that_counts_wrong_is_shown(library: type[Floor], wrong: dict[
     """Each question tells one fault from right, and from another's."""
     told = asyncio.run(answers(lambda **limits: library(None, **limits), "asked"))
     assert told == dict.fromkeys(("burst", *QUESTIONS), RIGHT) | wrong
+
+
+def worked(rate: float, **failures: int) -> dict[str, Any]:
+    """What a process says that had the server do something for 20 microseconds in each life cycle."""
+    return {
+        "rate": rate,
+        "p50": 2.0,
+        "p99": 3.0,
+        "client": 30.0,
+        "server": 20.0,
+        "failures": failures,
+    }
+
+
+NOTHING: Final = {"rate": 0.0, "failures": {"RuntimeError": 100}}
+
+
+def test_of_two_processes_one_may_get_nothing_done() -> None:
+    """What the other does counts, and the failures of both do."""
+    both = together([worked(100.0, TimeoutError=1), NOTHING])
+    assert both == worked(100.0, TimeoutError=1, RuntimeError=100)
+    assert together([NOTHING, NOTHING]) == {"rate": 0.0, "failures": {"RuntimeError": 200}}
+    assert together([{"error": "x"}, worked(1.0)]) == {"error": "x"}
+    assert together([worked(300.0), worked(100.0)])["rate"] == 400.0
+
+
+def test_an_aim_says_by_how_much_it_is_missed() -> None:
+    """What is above the bound by less than what is shown of it, too; who was absent or did nothing misses none."""
+    aim = Aim("", "work", "us", "floor", "at most", 1.25)
+    said = [
+        aim.row({"work": {"earmark": {"us": ours}, "floor": {"us": theirs}}})[2:]
+        for ours, theirs in ((1.25, 1.0), (1.253, 1.0), (1.5, 1.0), (1.0, 0.0))
+    ]
+    assert said == [
+        (1.25, "met"),
+        (1.253, "not met, by 0.2%"),
+        (1.5, "not met, by 20.0%"),
+        (None, "not measured"),
+    ]
 
 
 @contextmanager

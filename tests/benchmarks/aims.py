@@ -50,7 +50,8 @@ class Aim:
         if measured is None:
             return (self.title, aim, None, "not measured")
         met = measured <= self.bound if self.word == "at most" else measured >= self.bound
-        return (self.title, aim, measured, "met" if met else "not met")
+        missed = f"not met, by {abs(measured / self.bound - 1):.1%}"
+        return (self.title, aim, measured, "met" if met else missed)
 
 
 AIMS: Final = (

@@ -135,23 +135,7 @@ class SideBySide:
         half = CALLERS // 2
         order = {"callers": half, "keys": half, "seconds": self._seconds, "paused": True}
         found = abreast(self._libraries.both(name), do="together", url=self._url, **order)
-        failed = [answer for answer in found if "error" in answer]
-        if failed:
-            return failed[0]
-        if not all(answer["rate"] for answer in found):
-            return {"failures": {"nothing done": 1}, "rate": 0.0}
-        rate = sum(answer["rate"] for answer in found)
-        # Each of the two divides what the server did for both by what it has done itself.
-        server = statistics.fmean(answer["server"] * answer["rate"] / rate for answer in found)
-        client = sum(answer["client"] * answer["rate"] for answer in found) / rate
-        return {
-            "client": client,
-            "rate": rate,
-            "p50": max(answer["p50"] for answer in found),
-            "p99": max(answer["p99"] for answer in found),
-            "server": server,
-            "failures": failures_of(found),
-        }
+        return together(found)
 
     def _rounds(
         self, names: Sequence[str], measure: Callable[[str], Figures]
@@ -229,6 +213,28 @@ CORRECTNESS: Final = (
     "no more fit than may. "
     "Settle twice: counts once."
 )
+
+
+def together(answers: Sequence[Figures]) -> Figures:
+    """What processes did that worked at the same time: one that got nothing done has its failures in it."""
+    failed = [answer for answer in answers if "error" in answer]
+    if failed:
+        return failed[0]
+    worked = [answer for answer in answers if answer["rate"]]
+    failures = failures_of(answers)
+    if not worked:
+        return {"failures": failures, "rate": 0.0}
+    rate = sum(answer["rate"] for answer in worked)
+    # Each of them divides what the server did for all by what it has done itself.
+    server = statistics.fmean(answer["server"] * answer["rate"] / rate for answer in worked)
+    return {
+        "client": sum(answer["client"] * answer["rate"] for answer in worked) / rate,
+        "rate": rate,
+        "p50": max(answer["p50"] for answer in worked),
+        "p99": max(answer["p99"] for answer in worked),
+        "server": server,
+        "failures": failures,
+    }
 
 
 def failures_of(answers: Sequence[Figures]) -> dict[str, int]:
