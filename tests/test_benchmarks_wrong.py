@@ -242,7 +242,7 @@ def test_a_library_whose_process_ends_does_not_end_the_run(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("library", "fast", "missing"),
-    [("token-throttle", False, "token_throttle"), ("floor", True, "uvloop")],
+    [("token-throttle", False, "token_throttle"), ("floor", True, "hiredis")],
 )
 def test_what_is_not_installed_is_named(
     library: str, fast: bool, missing: str, monkeypatch: pytest.MonkeyPatch

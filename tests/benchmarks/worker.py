@@ -77,10 +77,11 @@ def not_here(error: ModuleNotFoundError) -> dict[str, Any]:
 
 
 def runner_of(worker: Worker) -> asyncio.Runner:
-    """A loop of asyncio's, or one of uvloop's where that was asked for."""
-    if "--uvloop" not in sys.argv:
+    """A loop of asyncio's, or one of uvloop's where that was asked for; redis-py takes hiredis wherever it is."""
+    if "--fast" not in sys.argv:
         return asyncio.Runner()
     try:
+        importlib.import_module("hiredis")
         return asyncio.Runner(loop_factory=importlib.import_module("uvloop").new_event_loop)
     except ModuleNotFoundError as error:
         sys.stdin.readline()

@@ -45,7 +45,7 @@ class Worker:
             own = ENVIRONMENTS / environment / FAST
             path.append(own if own.exists() else ENVIRONMENTS / "bench" / FAST)
         self._process = subprocess.Popen(
-            [interpreter, "-m", "tests.benchmarks.worker", name, *(["--uvloop"] if fast else [])],
+            [interpreter, "-m", "tests.benchmarks.worker", name, *(["--fast"] if fast else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if "-v" in sys.argv else subprocess.DEVNULL,
