@@ -83,7 +83,8 @@ $(VENV)/litellm/.installed: tests/litellm/requirements.txt $(VENV)/.created
 install-peers = grep -v '^\#' $(2) | while read -r library; do \
 		$(1) -m pip install --quiet "$$library" || echo "absent: $$library" >&2; \
 	done; \
-	$(1) -m pip install --quiet --target $(@D)/fast --upgrade uvloop==0.23.0 hiredis==3.5.0
+	$(1) -m pip install --quiet --target $(@D)/fast --upgrade uvloop==0.23.0 hiredis==3.5.0 || \
+		echo 'absent: uvloop and hiredis' >&2
 
 $(VENV)/bench/.installed: tests/benchmarks/requirements.txt pyproject.toml $(VENV)/.created
 	$(PYTHON) -m venv $(@D)
@@ -99,8 +100,10 @@ $(VENV)/bench-newer/.installed: tests/benchmarks/requirements-newer.txt $(VENV)/
 	@$(call install-peers,$(@D)/bin/python,$<)
 	@touch $@
 
+# PostgreSQL is for the ledger alone.
 .PHONY: bench
-bench: $(VENV)/.group-test $(VENV)/bench/.installed redis-server postgresql
+bench: $(VENV)/.group-test $(VENV)/bench/.installed redis-server
+	@$(MAKE) --no-print-directory postgresql || echo 'absent: PostgreSQL' >&2
 	@$(MAKE) --no-print-directory litellm || echo 'absent: LiteLLM' >&2
 	@-$(MAKE) --no-print-directory $(VENV)/bench-newer/.installed
 	@$(BIN)/python -m tests.benchmarks $(ARGS)

@@ -10,12 +10,16 @@ import argparse
 import asyncio
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 import earmark
 from tests.benchmarks import side_by_side
@@ -33,16 +37,17 @@ MODULES: Final = sorted(
 SLOW: Final = {"ledger", "redis_memory", "scaling"}
 
 
+def processor() -> str:
+    """What the system calls it; where it has no name for it, its kind."""
+    with suppress(FileNotFoundError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 def machine() -> Table:
     """Where the figures come from."""
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
     with redis_server() as server, server.client() as client:
         redis: str = client.info("server")["redis_version"]
     load = os.getloadavg()[0]
@@ -54,7 +59,10 @@ def machine() -> Table:
         )
     rows = (
         ("date", time.strftime("%Y-%m-%d")),
-        ("machine", f"{os.cpu_count()} cores of {cpu}, Linux {platform.release()}"),
+        (
+            "machine",
+            f"{os.cpu_count()} cores of {processor()}, {platform.system()} {platform.release()}",
+        ),
         ("load before the run", f"{load:.1f}"),
         ("Python", platform.python_version()),
         ("redis-server", f"{redis}, through the loopback interface, nothing is saved"),
@@ -68,8 +76,14 @@ END: Final = "<!-- and ends here -->"
 
 
 async def printed(tables: AsyncIterator[Table], form: Form) -> list[str]:
-    """Print each table as soon as it is there; return what was printed."""
-    return [say(form(table)) async for table in tables]
+    """Print each table as soon as it is there, and return what was printed. Where a server is missing it ends there."""
+    found: list[str] = []
+    try:
+        async for table in tables:
+            found.append(say(form(table)))  # noqa: PERF401 - those before a missing server are kept
+    except pytest.fail.Exception as error:
+        print(f"absent: {error}", file=sys.stderr)
+    return found
 
 
 def beside(effort: Effort, form: Form, *, fast: bool) -> list[str]:
@@ -95,23 +109,63 @@ def put(text: str, results: str) -> str:
     return f"{before}{BEGIN}\n\n{results.strip()}\n\n{END}{after}"
 
 
+def document(name: str) -> Path:
+    """One that can be written and has a place for results: that is asked before anything is measured.
+
+    Raises:
+        ArgumentTypeError: it cannot, or has none.
+    """
+    path = Path(name)
+    try:
+        put(path.read_text(encoding="utf-8"), "")
+        path.open("r+", encoding="utf-8").close()
+    except (OSError, ValueError) as error:
+        message = f"{name}: {error}"
+        raise argparse.ArgumentTypeError(message) from None
+    return path
+
+
+def stop(number: int, _: object) -> None:
+    """End as an interrupt does: the servers and the workers go as well."""
+    sys.exit(128 + number)
+
+
 def main() -> None:
-    """See above."""
-    names = ("beside", "fast", *MODULES)
+    """Whoever ends this, or has no redis-server, is not shown where it has been."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    try:
+        measure(arguments(sys.argv[1:]))
+    except pytest.fail.Exception as error:
+        sys.exit(str(error))
+
+
+NAMES: Final = ("beside", "fast", *MODULES)
+
+
+def arguments(given: list[str]) -> argparse.Namespace:
+    """What is asked for."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="within a minute, and rough")
     parser.add_argument("--markdown", action="store_true", help="as tables of a document")
-    parser.add_argument("--into", type=Path, help="a document that gets the tables")
+    parser.add_argument(
+        "--into", type=document, help="a document that gets the tables, in place of those it has"
+    )
     parser.add_argument("-v", action="store_true", help="show what the libraries print")
-    options = parser.parse_args()
-    if unknown := set(options.names) - set(names):
+    options = parser.parse_args(given)
+    if unknown := set(options.names) - set(NAMES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    return options
+
+
+def measure(options: argparse.Namespace) -> None:
+    """See above."""
     effort: Effort = QUICK if options.quick else FULL
     form = Table.markdown if options.markdown or options.into else Table.text
     left_out = SLOW | {"fast"} if options.quick else set[str]()
     results = [say(form(machine()))]
-    for name in options.names or [name for name in names if name not in left_out]:
+    for name in options.names or [name for name in NAMES if name not in left_out]:
         if name in {"beside", "fast"}:
             results += beside(effort, form, fast=name == "fast")
         else:

@@ -7,6 +7,8 @@ what was used is counted, and a refusal costs nothing.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.benchmarks.libraries.base import PLENTY, Library
@@ -24,8 +26,8 @@ async def _opened(make: Open, requests: int, tokens: int | None) -> Library:
     return library
 
 
-async def burst(make: Open, key: str, callers: int) -> int:
-    """How many of so many at once are admitted, where 100 fit."""
+async def burst(make: Open, key: str, callers: int) -> dict[str, Any]:
+    """How many of so many at once are admitted, where 100 fit, and how many got no answer."""
     library = await _opened(make, PLENTY, 500 * FITS)
     asked = [asyncio.create_task(library.reserve(key, 500)) for _ in range(callers)]
     done, late = await asyncio.wait(asked, timeout=PATIENCE)
@@ -33,12 +35,24 @@ async def burst(make: Open, key: str, callers: int) -> int:
         task.cancel()
     await asyncio.gather(*late, return_exceptions=True)
     await library.aclose()
-    return sum(task.exception() is None and task.result() is not None for task in done)
+    raised = [error for task in done if (error := task.exception()) is not None]
+    failures = Counter(type(error).__name__ for error in raised)
+    if late:
+        failures["unfinished"] = len(late)
+    admitted = sum(task.exception() is None and task.result() is not None for task in done)
+    return {"admitted": admitted, "failures": failures}
 
 
-def of_burst(admitted: int) -> str:
-    """The answer to that."""
-    return RIGHT if admitted == FITS else f"{admitted} of {FITS}"
+def of_burst(admitted: int, failures: Mapping[str, int]) -> str:
+    """The answer to that; who got no answer may be why it is wrong."""
+    if admitted == FITS:
+        return RIGHT
+    return ", ".join((f"{admitted} of {FITS}", *listed(failures)))
+
+
+def listed(failures: Mapping[str, int]) -> list[str]:
+    """Failures in words."""
+    return [f"{count} {name}" for name, count in failures.items()]
 
 
 async def _in_a_row(make: Open, key: str, used: int) -> int:
@@ -87,14 +101,16 @@ async def cost_of_a_refusal(make: Open, key: str) -> str:
 
 
 async def request_leak(make: Open, key: str) -> str:
-    """Of three requests one is used; three are refused for their tokens, and a small one fits still."""
+    """Of three requests one is used; three are refused for their tokens. Two small ones fit still, and no third."""
     library = await _opened(make, 3, 1_000)
     await _taken(library, key)
-    for _ in range(3):
-        await library.reserve(key, 600)
-    last = await library.reserve(key, 200)
+    refused = [await library.reserve(key, 600) for _ in range(3)]
+    small = [await library.reserve(key, 100) for _ in range(3)]
     await library.aclose()
-    return RIGHT if last is not None else "costs requests"
+    *fit, too_many = (hold is not None for hold in small)
+    if too_many or any(hold is not None for hold in refused):
+        return "admits too much"
+    return RIGHT if all(fit) else "costs requests"
 
 
 async def settled_twice(make: Open, key: str) -> str:
@@ -132,7 +148,7 @@ async def answers(make: Open, prefix: str) -> dict[str, Any]:
 
 
 async def _burst(make: Open, key: str) -> str:
-    return of_burst(await burst(make, key, AT_ONCE))
+    return of_burst(**await burst(make, key, AT_ONCE))
 
 
 async def _answer(question: Any) -> str:

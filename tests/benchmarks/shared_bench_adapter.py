@@ -1,6 +1,12 @@
-"""earmark's adapter for a side-by-side benchmark of rate-limit libraries that takes plug-ins.
+r"""earmark's adapter for a side-by-side benchmark of rate-limit libraries that takes plug-ins.
 
-Run it with the folder of `bench.py` on PYTHONPATH: `python shared_bench_adapter.py --quick --only earmark`.
+Run it from the root, after `make bench` has made the environments, with the folder of `bench.py` on PYTHONPATH:
+
+    PYTHONPATH=FOLDER BENCH_PY_LITELLM=$PWD/.venv/litellm/bin/python BENCH_OUT=$PWD/build/bench \
+        .venv/bench/bin/python tests/benchmarks/shared_bench_adapter.py --quick --only earmark
+
+`--only` may be given several times, and the floors are always measured. What has no place in that environment, as
+token-throttle before Python 3.12, is named as failed.
 """
 
 from __future__ import annotations

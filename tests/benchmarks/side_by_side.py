@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tests.benchmarks import aims
 from tests.benchmarks.aims import OURS
-from tests.benchmarks.correctness import QUESTIONS, of_burst
+from tests.benchmarks.correctness import QUESTIONS, listed, of_burst
 from tests.benchmarks.figures import Cell, Effort, Table
 from tests.benchmarks.libraries import LIBRARIES
 from tests.benchmarks.workers import Company, abreast, company
@@ -135,24 +135,7 @@ class SideBySide:
         half = CALLERS // 2
         order = {"callers": half, "keys": half, "seconds": self._seconds, "paused": True}
         found = abreast(self._libraries.both(name), do="together", url=self._url, **order)
-        failed = [answer for answer in found if "error" in answer]
-        if failed:
-            return failed[0]
-        if not all(answer["rate"] for answer in found):
-            return {"failures": {"nothing done": 1}, "rate": 0.0}
-        rate = sum(answer["rate"] for answer in found)
-        # Each of the two divides what the server did for both by what it has done itself.
-        server = statistics.fmean(answer["server"] * answer["rate"] / rate for answer in found)
-        client = sum(answer["client"] * answer["rate"] for answer in found) / rate
-        failures = sum((Counter(answer["failures"]) for answer in found), Counter[str]())
-        return {
-            "client": client,
-            "rate": rate,
-            "p50": max(answer["p50"] for answer in found),
-            "p99": max(answer["p99"] for answer in found),
-            "server": server,
-            "failures": dict(failures),
-        }
+        return together(found)
 
     def _rounds(
         self, names: Sequence[str], measure: Callable[[str], Figures]
@@ -178,7 +161,7 @@ class SideBySide:
         for name, figures in found.items():
             mine = figures.get(ratio)
             against = mine / ours if mine is not None and ours else None
-            remark = figures.get("error") or listed(figures.get("failures", {}))
+            remark = figures.get("error") or ", ".join(listed(figures.get("failures", {})))
             rows.append((name, *map(figures.get, columns.values()), against, remark))
         width = len(columns) + 1
         rows += [
@@ -206,7 +189,9 @@ class SideBySide:
         order = {"url": self._url, "key": key, "callers": CALLERS // 2}
         found = abreast(self._libraries.both(name), do="burst", **order)
         errors: list[str] = [answer["error"] for answer in found if "error" in answer]
-        return errors[0] if errors else of_burst(sum(answer["admitted"] for answer in found))
+        if errors:
+            return errors[0]
+        return of_burst(sum(answer["admitted"] for answer in found), failures_of(found))
 
     def calls(self) -> Table:
         """What a life cycle is to each library."""
@@ -224,14 +209,40 @@ class SideBySide:
 PROCESSOR: Final = {"µs of the processor": "us"}
 CORRECTNESS: Final = (
     "Burst: 200 at once where 100 fit. Refund: what was held and not used is free. Overrun: what was used beyond the "
-    "hold counts. Cost of a refusal: a refused request takes no tokens; request leak: and no request. "
+    "hold counts. Cost of a refusal: a refused request takes no tokens; request leak: and no request, of which "
+    "no more fit than may. "
     "Settle twice: counts once."
 )
 
 
-def listed(failures: Mapping[str, int]) -> str:
-    """Failures in a cell."""
-    return ", ".join(f"{count} {name}" for name, count in failures.items())
+def together(answers: Sequence[Figures]) -> Figures:
+    """What processes did that worked at the same time: one that got nothing done has its failures in it."""
+    failed = [answer for answer in answers if "error" in answer]
+    if failed:
+        return failed[0]
+    worked = [answer for answer in answers if answer["rate"]]
+    failures = failures_of(answers)
+    if not worked:
+        return {"failures": failures, "rate": 0.0}
+    rate = sum(answer["rate"] for answer in worked)
+    # Each of them divides what the server did for all by what it has done itself.
+    server = statistics.fmean(answer["server"] * answer["rate"] / rate for answer in worked)
+    return {
+        "client": sum(answer["client"] * answer["rate"] for answer in worked) / rate,
+        "rate": rate,
+        "p50": max(answer["p50"] for answer in worked),
+        "p99": max(answer["p99"] for answer in worked),
+        "server": server,
+        "failures": failures,
+    }
+
+
+def failures_of(answers: Sequence[Figures]) -> dict[str, int]:
+    """All of them, by what they are called."""
+    found = Counter[str]()
+    for answer in answers:
+        found.update(answer.get("failures", {}))
+    return dict(found)
 
 
 def best(rounds: Sequence[Figures]) -> Figures:
@@ -246,8 +257,7 @@ def best(rounds: Sequence[Figures]) -> Figures:
         found[name] = choose(figures[name] for figures in rounds if name in figures)
     if "p50" in found:
         found |= {"p50_us": found["p50"] * 1e3, "p99_us": found["p99"] * 1e3}
-    failures = sum((Counter(figures.get("failures", {})) for figures in rounds), Counter[str]())
-    return found | {"failures": dict(failures)}
+    return found | {"failures": failures_of(rounds)}
 
 
 def tables(

@@ -68,7 +68,25 @@ class Worker:
 
     async def burst(self, url: str, key: str, callers: int) -> dict[str, Any]:
         self._pause()
-        return {"admitted": await correctness.burst(partial(self._library, url), key, callers)}
+        return await correctness.burst(partial(self._library, url), key, callers)
+
+
+def not_here(error: ModuleNotFoundError) -> dict[str, Any]:
+    """What is told where something is not installed: the library itself, or what it needs."""
+    return {"error": f"{error.name} is not installed here"}
+
+
+def runner_of(worker: Worker) -> asyncio.Runner:
+    """A loop of asyncio's, or one of uvloop's where that was asked for; redis-py takes hiredis wherever it is."""
+    if "--fast" not in sys.argv:
+        return asyncio.Runner()
+    try:
+        importlib.import_module("hiredis")
+        return asyncio.Runner(loop_factory=importlib.import_module("uvloop").new_event_loop)
+    except ModuleNotFoundError as error:
+        sys.stdin.readline()
+        worker.tell(not_here(error))
+        sys.exit(1)
 
 
 def main() -> None:
@@ -77,17 +95,14 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     worker = Worker(sys.argv[1], answers)
-    factory = None
-    if "--uvloop" in sys.argv:
-        factory = importlib.import_module("uvloop").new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with runner_of(worker) as runner:
         for line in sys.stdin:
             order: dict[str, Any] = json.loads(line)
             do = getattr(worker, order.pop("do"))
             try:
                 worker.tell(runner.run(do(**order)))
-            except ModuleNotFoundError:
-                worker.tell({"error": "not installed here"})
+            except ModuleNotFoundError as error:
+                worker.tell(not_here(error))
             except Exception as error:  # noqa: BLE001 - whoever has ordered it is told
                 worker.tell({"error": f"{type(error).__name__}: {error}"})
 

@@ -45,7 +45,7 @@ class Worker:
             own = ENVIRONMENTS / environment / FAST
             path.append(own if own.exists() else ENVIRONMENTS / "bench" / FAST)
         self._process = subprocess.Popen(
-            [interpreter, "-m", "tests.benchmarks.worker", name, *(["--uvloop"] if fast else [])],
+            [interpreter, "-m", "tests.benchmarks.worker", name, *(["--fast"] if fast else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if "-v" in sys.argv else subprocess.DEVNULL,
@@ -67,7 +67,11 @@ class Worker:
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             line = self._process.stdout.readline() if selector.select(PATIENCE) else b""
-        answer: dict[str, Any] = json.loads(line or '{"error": "its process does not answer"}')
+        if not line:
+            # Who is late would answer the next question with this one's answer, and be waited for at each.
+            self._process.kill()
+            return {"error": "its process does not answer"}
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def ask(self, **order: Any) -> dict[str, Any]:
