@@ -79,9 +79,12 @@ class RedisServer:
         patience = Retry(ConstantBackoff(_PAUSE), int(STARTUP_SECONDS / _PAUSE))
         try:
             with self.client(retry=patience, retry_on_error=[redis.ConnectionError]) as client:
-                client.ping()
+                client.ping()  # it is told of a server that reads its files still
+                found: Any = client.info("server")
         except redis.RedisError as error:
             pytest.fail(f"redis-server does not answer: {error}")
+        if found["process_id"] != self._process.pid:  # which a benchmark would empty
+            pytest.fail(f"port {self.port} has been taken by another server meanwhile")
         return self
 
     def watch(self, *settings: str) -> Self:

@@ -10,6 +10,9 @@ from typing import Final
 
 import pytest
 
+from tests import servers
+from tests.servers import redis_server
+
 # By the package: the script, the program that it looks for, and what it installs.
 KINDS: Final = {
     "redis-server": ("redis-server.sh", "redis-server", "redis-server openssl"),
@@ -138,3 +141,13 @@ def test_where_it_cannot_be_installed_that_is_said(
     assert reason in done.stderr
     assert f"sudo apt-get install {kind}" in done.stderr
     assert not policy(tmp_path).exists()
+
+
+def test_somebody_elses_server_is_never_taken_for_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port may be taken between the look for one and the start: a benchmark would empty what is there."""
+    with redis_server() as other, other.client() as client:
+        client.set("theirs", "1")
+        monkeypatch.setattr(servers, "free_port", lambda: other.port)
+        with pytest.raises(pytest.fail.Exception, match="taken by another"), redis_server():
+            pytest.fail("it has begun")
+        assert client.get("theirs") == b"1"
