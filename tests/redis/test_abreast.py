@@ -143,6 +143,21 @@ async def test_a_reserve_of_a_caller_who_is_alone_leaves_at_once() -> None:
     await line.aclose(0)
 
 
+async def test_no_third_leaves_where_one_has_landed_in_the_turn_in_which_others_ask() -> None:
+    """Who asked before that goes with the landing, who asks after it at the end of the turn, and nobody besides."""
+    wire = Played()
+    line = line_to(wire)
+    (first,) = await asked_in_turns(line, wire, "first")
+    first.add_done_callback(lambda _: ask(line, "again"))
+    ask(line, "before")
+    wire.reply(b"first seen")
+    ask(line, "after")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wire.carried() == [["first"], ["before"], ["after"]]
+    await line.aclose(0)
+
+
 @pytest.mark.parametrize("verb", ["resolve", "renew", "add", "peek"])
 async def test_what_may_be_one_of_several_waits_for_the_others_of_its_turn(verb: str) -> None:
     """R10: renewals go in one round trip, and so do the settlements of an attempt and of what its request shares."""
@@ -220,6 +235,31 @@ async def test_whose_script_was_forgotten_goes_again_when_the_other_has_landed()
     wire.reply(b"three c")
     assert await asyncio.gather(*answers) == ["a", "b", "c"]
     assert [ids for ids in wire.carried() if ids] == [["one"], ["two"], ["one"], ["three"]]
+    await line.aclose(0)
+
+
+async def test_r9_nothing_overtakes_a_settlement_whose_caller_has_gone() -> None:
+    """R9: its script is unknown, and that of the reserve is not: the reserve would be given what is settled then."""
+    wire = Played()
+    line = line_to(wire)
+    await asked_in_turns(line, wire, "first")
+    wire.reply(b"first seen")
+    asked = line.place(Message("resolve", "job", (), ""))
+    caller = asked.stays()
+    await asyncio.sleep(0)
+    caller.cancel()
+    assert asked.leave(lambda: None)
+    answer = ask(line, "again", "reserve")
+    await asyncio.sleep(0)
+    wire.reply(FORGOTTEN)
+    await until(lambda: len(wire.sent) == 3)
+    wire.reply(*[b"sha"] * 9)
+    await until(lambda: len(wire.sent) == 4)
+    wire.reply(b"job done")
+    await until(lambda: len(wire.sent) == 5)
+    wire.reply(b"again held 1")
+    assert await answer == "held 1"
+    assert [ids for ids in wire.carried() if ids] == [["first"], ["job"], ["job"], ["again"]]
     await line.aclose(0)
 
 

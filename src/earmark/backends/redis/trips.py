@@ -115,13 +115,16 @@ class Trips(ABC):
 
     def _leave_soon(self) -> None:
         self._about_to_leave = True
-        self._loop.call_soon(self._leave, context=self._context)
+        self._loop.call_soon(self._turn_is_over, context=self._context)
+
+    def _turn_is_over(self) -> None:
+        self._about_to_leave = False
+        self._leave()
 
     def _leave(self, answered: int = 0) -> None:
-        """This turn of the loop is over, or so many were answered."""
-        self._about_to_leave = False
-        if self._wake.is_set() or (self._flights and self._is_awaited):
-            return  # whoever is woken has his turn first
+        """Begin a round trip; so many were answered just now."""
+        if self._wake.is_set() or (self._flights and self._holds_up):
+            return
         if self._parked and self._dialed is not None and self._dialed.wire.has_room:
             self._take_off(self._dialed, answered)
         elif not self._flights:
@@ -132,6 +135,15 @@ class Trips(ABC):
         """Whether whoever is woken has more to do as soon as nothing is under way."""
         stuck = self._stranded or self._broken_by is not None
         return bool(stuck) or self._outbox.deliverable or self._is_wanted()
+
+    @property
+    def _holds_up(self) -> bool:
+        """Whether what is under way lands before more is sent.
+
+        Whoever is woken has his turn then. And what is asked after a message whose caller has gone must not come before
+        it (R9), as it would where the script of that one alone is unknown by now.
+        """
+        return self._is_awaited or any(asked.left for batch in self._flights for asked in batch)
 
     def _take_off(self, dialed: Dialed, answered: int = 0) -> None:
         """Send everybody who waits, and has a place."""

@@ -227,7 +227,7 @@ class StreamWire(asyncio.Protocol):
             done(exceptions.ConnectionError(str(error) if error else LOST))
 
     def pause_writing(self) -> None:
-        """A round trip is bounded, and the next one waits for it."""
+        """What is under way is bounded, and the next round trip waits for it."""
 
     def resume_writing(self) -> None:
         """It never waited."""
