@@ -256,6 +256,33 @@ async def test_r16_the_block_is_left_while_an_attempt_is_on_its_way(first: bool)
     assert not scene.memory.instant._book.open
 
 
+async def test_r16_what_comes_back_as_the_block_is_left_is_given_back_and_not_closed() -> None:
+    """R16: its caller never had it, so that whoever resolves what is open leaves it alone."""
+    scene = Scene()
+    once = scene.once()
+    backend = scene.limiter._backend
+    assert isinstance(backend, Suspending)
+    raised: list[RuntimeError] = []
+
+    async def attempt() -> None:
+        try:
+            await once.attempt(P1)
+        except RuntimeError as error:
+            raised.append(error)
+
+    async with anyio.create_task_group() as tasks, once:
+        await once.attempt(P2)
+        gate = backend.gate("reserve", "after")
+        tasks.start_soon(attempt)
+        await gate.reached.wait()
+        gate.open()  # its task goes on before one does that is made from here on
+        await once.__aexit__(None, None, None)
+    assert len(raised) == 1
+    assert await scene.look(P1) == NOTHING
+    assert await scene.look(P2) == await scene.look(USER) == KEPT
+    assert not scene.memory.instant._book.open
+
+
 @pytest.mark.parametrize("by_task", [False, True])
 async def test_r16_what_comes_back_too_late_is_given_back_by_whoever_is_cancelled(
     by_task: bool, anyio_backend_name: str

@@ -134,7 +134,8 @@ class ReserveOnce:
         if target_scopes:
             check_scopes((*self._scopes, *target_scopes))
         self._check_going_on()
-        if self._front.limited.desk.dropped:
+        desk = self._front.limited.desk
+        if desk.dropped or desk.forgotten:
             await self._front.limited.tidy()
         while self._shared is None:
             self._check_going_on()
@@ -230,6 +231,8 @@ class ReserveOnce:
         """The attempt of a hold that was admitted."""
         self._admit(hold, office)
         attempt = Attempt(office, hold, shared)
+        if self._over:
+            return attempt  # to be taken back, by nobody else: what resolves all may yet look at them
         if self._attempts:
             self._attempts = [one for one in self._attempts if one.is_left_to_once]
         self._attempts.append(attempt)
