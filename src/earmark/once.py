@@ -232,7 +232,7 @@ class ReserveOnce:
         self._admit(hold, office)
         attempt = Attempt(office, hold, shared)
         if self._over:
-            return attempt  # to be taken back, by nobody else: what resolves all may yet look at them
+            return attempt  # it is taken back, and not by whoever resolves all that is open
         if self._attempts:
             self._attempts = [one for one in self._attempts if one.is_left_to_once]
         self._attempts.append(attempt)
