@@ -30,6 +30,7 @@ class Shared(Reservation):
     """The holds over the scopes that all attempts of one request share."""
 
     __slots__ = ("_at_least", "_parties")
+    _tidies = False  # whoever resolves it does, once all is resolved
 
     def __init__(self, office: Office, hold: Hold) -> None:
         super().__init__(office, hold)
@@ -176,6 +177,7 @@ class Attempt(Reservation):
     """
 
     __slots__ = ("_busy", "_shared", "_told_shared")
+    _tidies = False  # not between its own part and what is shared
 
     def __init__(self, office: Office, hold: Hold, shared: Shared) -> None:
         super().__init__(office, hold)
@@ -254,20 +256,26 @@ class Attempt(Reservation):
         if self._busy or verb not in MOVES[self._state]:
             return False
         if verb != "settle" and not self._handed_over:
-            return await super()._resolve(verb, exact, at_least)
-        self._busy = True
-        try:
-            if not (self._office.instant and self._shared.never_suspends):
-                return await finish(self._resolve_all, verb, exact, at_least)
-            # The same, where nothing suspends and no message gets lost.
             won = await super()._resolve(verb, exact, at_least)
-            if not self._told_shared:
-                self._told_shared = True
-                leaves = self._handed_over
-                won = await self._shared.conclude(verb, exact, at_least, leaves=leaves) or won
-            return won
-        finally:
-            self._busy = False
+        else:
+            self._busy = True
+            try:
+                if self._office.instant and self._shared.never_suspends:
+                    # Nothing suspends here, and no message gets lost.
+                    won = await super()._resolve(verb, exact, at_least)
+                    if not self._told_shared:
+                        self._told_shared = True
+                        leaves = self._handed_over
+                        tells = self._shared.conclude(verb, exact, at_least, leaves=leaves)
+                        won = await tells or won
+                else:
+                    won = await finish(self._resolve_all, verb, exact, at_least)
+            finally:
+                self._busy = False
+        desk = self._office.desk
+        if desk.dropped or desk.forgotten:
+            await self._office.tidy()  # it may suspend: not before both parts are done (R16)
+        return won
 
     async def _resolve_all(
         self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
@@ -303,9 +311,9 @@ class Attempt(Reservation):
         won.append(await self._shared.conclude(verb, exact, at_least, leaves=leaves))
         self._told_shared = True
 
-    def give_up(self, verb: Verb) -> Coroutine[Any, Any, bool]:
+    async def give_up(self, verb: Verb) -> bool:
         """The `once` is over, and this is open."""
-        return self._resolve(verb)
+        return not self._busy and await super()._resolve(verb)
 
     def let_go(self) -> None:
         """The same, where nothing can be awaited any more (R15)."""

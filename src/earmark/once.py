@@ -272,8 +272,13 @@ class ReserveOnce:
         if over or self._shared is None:
             return False
         if self._front.instant:
-            return await self._resolve_all(verb, self._shared)
-        return await finish(self._resolve_all, verb, self._shared)
+            won = await self._resolve_all(verb, self._shared)
+        else:
+            won = await finish(self._resolve_all, verb, self._shared)
+        desk = self._front.limited.desk
+        if desk.dropped or desk.forgotten:
+            await self._front.limited.tidy()  # it may suspend: not before all is done (R16)
+        return won
 
     async def _resolve_all(self, verb: Verb, shared: Shared) -> bool:
         open_ones = [attempt for attempt in self._attempts if attempt.is_left_to_once]
