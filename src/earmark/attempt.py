@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from earmark.amounts import MAX_AMOUNT
 from earmark.answers import LimitStatus, ScopeStatus
 from earmark.core.admission import keep_tightest
 from earmark.core.bill import Bill
@@ -59,7 +60,7 @@ class Shared(Reservation):
         """
         self._parties -= leaves
         if verb == "settle":
-            if await self._resolve("settle", exact, at_least):
+            if await self._resolve("settle", *self._with_unsettled(exact, at_least)):
                 return True
             return await self._charge({**at_least, **exact})
         if self._state == "settled":
@@ -82,7 +83,7 @@ class Shared(Reservation):
             if scopes := self._counting(used):
                 self._office.desk.note(_Addition(self, self._hold, scopes, used))
         elif verb == "settle":
-            self._drop("settle", exact, at_least)
+            self._drop("settle", *self._with_unsettled(exact, at_least))
         else:
             self._at_least = _sum(self._at_least, at_least)
             if not self._parties:
@@ -97,6 +98,16 @@ class Shared(Reservation):
         if verb == "cancel" and self._parties == 1:
             return self.cancel()
         return self.conclude(verb, NOTHING, NOTHING, leaves=True)
+
+    def _with_unsettled(
+        self, exact: Mapping[str, int], at_least: Mapping[str, int]
+    ) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """What an attempt has used, together with what is known of those that were over before, and not settled."""
+        if not self._at_least:
+            return exact, at_least
+        whole = _sum(exact, self._at_least)
+        least = _sum(at_least, self._at_least)
+        return {metric: whole[metric] for metric in exact}, least
 
     async def _charge(self, used: Mapping[str, int]) -> bool:
         """Count what an attempt has used beside the one that was settled."""
@@ -135,7 +146,10 @@ class Shared(Reservation):
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
-    return {metric: one.get(metric, 0) + other.get(metric, 0) for metric in {**one, **other}}
+    return {
+        metric: min(one.get(metric, 0) + other.get(metric, 0), MAX_AMOUNT)
+        for metric in {**one, **other}
+    }
 
 
 def _unsettled(verb: Verb) -> Verb:
