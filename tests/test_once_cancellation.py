@@ -321,7 +321,8 @@ async def test_r16_what_was_noted_comes_between_no_two_parts(ending: str, suspen
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(work)
-        await owed.reached.wait()
+        with anyio.fail_after(10):
+            await owed.reached.wait()
         tasks.cancel_scope.cancel()
     limiter._backend.desk.dropped.clear()
     looks = [tuple(limit.used for limit in one.limits) for one in await limiter.peek(USER, P1)]
