@@ -15,14 +15,17 @@ import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
+import anyio
 import pytest
 import trio
 
 from earmark import Limiter, Limits, MemoryBackend, RateLimited, Reservation, Scope
+from earmark.ids import Id, name_of
+from earmark.office import tidy
 from earmark.testing import ManualClock
 from tests.reached import Reached
 from tests.rows import quiet
@@ -397,6 +400,41 @@ async def test_r15_a_dropped_generator_with_a_block_in_it(suspending: bool) -> N
             bodies.clear()
         await quiesce()
     assert await one_look(limiter) == [1, 5, 0]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("named", [False, True])
+async def test_r9_what_is_noted_waits_for_the_answer_to_its_own_name_alone(
+    named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R9, R15: and however many are asked for meanwhile, no names are made to tell."""
+    backend = Suspending(MemoryBackend(clock=ManualClock()))
+    limiter = Limiter(backend)
+    noted = [await limiter.pre_commit(OTHER, request_id=name) for name in ("q", "r")]
+    gates = [backend.gate("reserve", "before") for _ in range(12)]
+    made: list[object] = []
+
+    async def ask(name: str | None) -> None:
+        with suppress(RateLimited):
+            await (await limiter.pre_commit(KEY, OTHER, request_id=name)).cancel()
+
+    def counted(id_: Id) -> str:
+        made.append(id_)
+        return name_of(id_)
+
+    async with anyio.create_task_group() as tasks:
+        for number, gate in enumerate(gates):
+            tasks.start_soon(ask, "q" if named and not number else None)
+            await gate.reached.wait()
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            noted.clear()
+        monkeypatch.setattr("earmark.core.hold.name_of", counted)
+        await tidy(backend.desk)
+        left = [one.hold.request_id for one in backend.desk.dropped]
+        assert len(made) < len(gates)
+        tasks.cancel_scope.cancel()
+    assert left == (["q"] if named else [])
 
 
 async def one_look(limiter: Limiter) -> list[int]:

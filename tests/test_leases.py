@@ -57,6 +57,17 @@ async def test_r10_observers_hear_once_of_what_was_given_up(verb: str) -> None:
         assert table.events[-1].request_id == "q"
 
 
+async def test_r10_an_attempt_of_a_once_is_a_message_that_reports_it_too() -> None:
+    """R10: where all that a limiter is asked for is attempts, `expired` is told as well."""
+    async with Table() as table:
+        await table.play(R("r1", WIDE, tok=40, request_id="q"))
+        table.clock.set(3_600)
+        async with table.limiter.once() as once:
+            assert await resolve(table.handles["r1"], "abandon") is False
+            await (await once.attempt(WIDE)).cancel()
+        assert table.kinds() == ["admitted", "expired", "admitted", "cancelled"]
+
+
 async def test_r10_what_nobody_resolves_is_forgotten() -> None:
     """R10, R14: an hour and two days later nothing is left of a thousand dead holders, resets included."""
     scope = key(concurrency=1_000, tpd=10_000, rpm=5_000)

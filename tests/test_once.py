@@ -15,8 +15,9 @@ import pytest
 
 from earmark import Event, Limiter, Limits, RateLimited, ReserveOnce, Scope, Usage
 from earmark.testing import ManualClock
-from tests.rows import Stores
-from tests.streams.toys import DONE, SAY, USAGE, Toy
+from tests.rows import Stores, quiet
+from tests.streams.toys import DONE, SAY, USAGE, Toy, generate
+from tests.suspending import quiesce
 
 pytestmark = pytest.mark.anyio
 
@@ -459,6 +460,32 @@ async def test_an_attempt_has_no_token(world: World) -> None:
         attempt = await once.attempt(P1)
         with pytest.raises(RuntimeError, match="no token"):
             attempt.token()
+
+
+@pytest.mark.parametrize("settles", ["first", "last", "last, and is dropped"])
+async def test_b65_a_stream_that_is_left_counts_beside_what_is_settled_before_it_or_after(
+    settles: str, world: World
+) -> None:
+    """B65: what is known of it is of the request, in whatever order its attempts come to their ends."""
+
+    async def left(once: ReserveOnce) -> None:
+        options: Any = {"dialect": Toy, "estimate": lambda _: Usage(30, 10)}
+        stream = (await once.attempt(P1)).stream(generate([SAY, SAY]), **options)
+        assert await anext(stream) == SAY
+        await stream.aclose()
+
+    async def settled(once: ReserveOnce) -> None:
+        stream = (await once.attempt(P2)).stream(generate([SAY, USAGE, DONE]), dialect=Toy)
+        async for _ in stream:
+            if settles == "last, and is dropped" and stream.observed.usage is not None:
+                return
+
+    with quiet():
+        async with world.limiter.once(USER, tokens=5) as once:
+            for end in (settled, left) if settles == "first" else (left, settled):
+                await end(once)
+        await quiesce()
+    assert await world.looks() == ((1, 40 + 12, 0), (1, 40, 0), (1, 12, 0))
 
 
 async def test_the_limiters_own_verbs_take_an_attempt(world: World) -> None:

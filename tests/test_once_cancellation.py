@@ -15,7 +15,7 @@ import gc
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -23,6 +23,7 @@ import pytest
 
 from earmark import Limiter, Limits, MemoryBackend, RateLimited, ReserveOnce, Scope
 from earmark.core.admission import statuses
+from earmark.core.hold import Hold
 from earmark.testing import ManualClock
 from tests.reached import Reached
 from tests.streams.toys import DONE, SAY, USAGE, Toy
@@ -254,6 +255,81 @@ async def test_r16_the_block_is_left_while_an_attempt_is_on_its_way(first: bool)
     assert await scene.look(P1) == NOTHING
     assert await scene.look(USER) == (NOTHING if first else KEPT)
     assert not scene.memory.instant._book.open
+
+
+async def test_r16_what_comes_back_as_the_block_is_left_is_given_back_and_not_closed() -> None:
+    """R16: its caller never had it, so that whoever resolves what is open leaves it alone."""
+    scene = Scene()
+    once = scene.once()
+    backend = scene.limiter._backend
+    assert isinstance(backend, Suspending)
+    raised: list[RuntimeError] = []
+
+    async def attempt() -> None:
+        try:
+            await once.attempt(P1)
+        except RuntimeError as error:
+            raised.append(error)
+
+    async with anyio.create_task_group() as tasks, once:
+        await once.attempt(P2)
+        gate = backend.gate("reserve", "after")
+        tasks.start_soon(attempt)
+        await gate.reached.wait()
+        gate.open()  # its task goes on before one does that is made from here on
+        await once.__aexit__(None, None, None)
+    assert len(raised) == 1
+    assert await scene.look(P1) == NOTHING
+    assert await scene.look(P2) == await scene.look(USER) == KEPT
+    assert not scene.memory.instant._book.open
+
+
+class _Owed(NamedTuple):
+    """What a finaliser has noted, and takes its time: money of somebody else, in a ledger."""
+
+    hold: Hold
+    reached: anyio.Event
+
+    async def do(self) -> bool:
+        self.reached.set()
+        await anyio.sleep_forever()
+        return False
+
+
+@pytest.mark.parametrize("suspending", [False, True], ids=["memory", "suspending"])
+@pytest.mark.parametrize("ending", ["settle", "settle and leave", "leave", "cancel"])
+async def test_r16_what_was_noted_comes_between_no_two_parts(ending: str, suspending: bool) -> None:
+    """R16, R15: cancelled while a message does what finalisers have noted, the message itself is done whole."""
+    memory = MemoryBackend(clock=ManualClock())
+    limiter = Limiter(Suspending(memory) if suspending else memory)
+    owed = _Owed(
+        Hold.restored("of another", None, (P2,), {}, lease_us=None, seen=(), at=0), anyio.Event()
+    )
+    kept: list[Any] = []
+
+    async def work() -> None:
+        async with limiter.once(USER, tokens=30) as once:
+            attempt = await once.attempt(P1)
+            kept.append(attempt)
+            if ending != "settle and leave":
+                limiter._backend.desk.dropped.append(owed)
+            if ending.startswith("settle"):
+                assert await attempt.settle_success(12)
+            if ending == "cancel":
+                await once.cancel()
+            limiter._backend.desk.dropped.append(owed)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+        with anyio.fail_after(10):
+            await owed.reached.wait()
+        tasks.cancel_scope.cancel()
+    limiter._backend.desk.dropped.clear()
+    looks = [tuple(limit.used for limit in one.limits) for one in await limiter.peek(USER, P1)]
+    wanted = {"leave": KEPT, "cancel": NOTHING}.get(ending, SETTLED)
+    assert looks == [wanted, wanted]
+    assert not memory.instant._book.open
+    assert kept.pop().state == {"leave": "closed", "cancel": "cancelled"}.get(ending, "settled")
 
 
 @pytest.mark.parametrize("by_task", [False, True])

@@ -111,7 +111,7 @@ class Asker:
             if desk.dropped:  # whoever waits for room may wait for that of a dropped handle
                 await office.tidy()
             return self._instant.reserve(hold)
-        desk.asked.add(hold)
+        desk.asked[hold] = hold.request_id or ""
         try:
             standing = await office.backend.reserve(hold)
         except EarmarkError:
@@ -128,7 +128,7 @@ class Asker:
                 desk.serve_here()
             return standing
         finally:
-            desk.asked.remove(hold)
+            del desk.asked[hold]
             if desk.dropped:  # what has waited for the answer
                 desk.call()
 

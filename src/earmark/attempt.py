@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from earmark.amounts import MAX_AMOUNT
 from earmark.answers import LimitStatus, ScopeStatus
 from earmark.core.admission import keep_tightest
 from earmark.core.bill import Bill
@@ -30,6 +31,7 @@ class Shared(Reservation):
     """The holds over the scopes that all attempts of one request share."""
 
     __slots__ = ("_at_least", "_parties")
+    _tidies = False  # whoever resolves it does, once all is resolved
 
     def __init__(self, office: Office, hold: Hold) -> None:
         super().__init__(office, hold)
@@ -58,7 +60,7 @@ class Shared(Reservation):
         """
         self._parties -= leaves
         if verb == "settle":
-            if await self._resolve("settle", exact, at_least):
+            if await self._resolve("settle", *self._with_unsettled(exact, at_least)):
                 return True
             return await self._charge({**at_least, **exact})
         if self._state == "settled":
@@ -81,7 +83,7 @@ class Shared(Reservation):
             if scopes := self._counting(used):
                 self._office.desk.note(_Addition(self, self._hold, scopes, used))
         elif verb == "settle":
-            self._drop("settle", exact, at_least)
+            self._drop("settle", *self._with_unsettled(exact, at_least))
         else:
             self._at_least = _sum(self._at_least, at_least)
             if not self._parties:
@@ -96,6 +98,16 @@ class Shared(Reservation):
         if verb == "cancel" and self._parties == 1:
             return self.cancel()
         return self.conclude(verb, NOTHING, NOTHING, leaves=True)
+
+    def _with_unsettled(
+        self, exact: Mapping[str, int], at_least: Mapping[str, int]
+    ) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """What an attempt has used, together with what is known of those that were over before, and not settled."""
+        if not self._at_least:
+            return exact, at_least
+        whole = _sum(exact, self._at_least)
+        least = _sum(at_least, self._at_least)
+        return {metric: whole[metric] for metric in exact}, least
 
     async def _charge(self, used: Mapping[str, int]) -> bool:
         """Count what an attempt has used beside the one that was settled."""
@@ -134,7 +146,10 @@ class Shared(Reservation):
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
-    return {metric: one.get(metric, 0) + other.get(metric, 0) for metric in {**one, **other}}
+    return {
+        metric: min(one.get(metric, 0) + other.get(metric, 0), MAX_AMOUNT)
+        for metric in {**one, **other}
+    }
 
 
 def _unsettled(verb: Verb) -> Verb:
@@ -176,6 +191,7 @@ class Attempt(Reservation):
     """
 
     __slots__ = ("_busy", "_shared", "_told_shared")
+    _tidies = False  # not between its own part and what is shared
 
     def __init__(self, office: Office, hold: Hold, shared: Shared) -> None:
         super().__init__(office, hold)
@@ -254,20 +270,26 @@ class Attempt(Reservation):
         if self._busy or verb not in MOVES[self._state]:
             return False
         if verb != "settle" and not self._handed_over:
-            return await super()._resolve(verb, exact, at_least)
-        self._busy = True
-        try:
-            if not (self._office.instant and self._shared.never_suspends):
-                return await finish(self._resolve_all, verb, exact, at_least)
-            # The same, where nothing suspends and no message gets lost.
             won = await super()._resolve(verb, exact, at_least)
-            if not self._told_shared:
-                self._told_shared = True
-                leaves = self._handed_over
-                won = await self._shared.conclude(verb, exact, at_least, leaves=leaves) or won
-            return won
-        finally:
-            self._busy = False
+        else:
+            self._busy = True
+            try:
+                if self._office.instant and self._shared.never_suspends:
+                    # Nothing suspends here, and no message gets lost.
+                    won = await super()._resolve(verb, exact, at_least)
+                    if not self._told_shared:
+                        self._told_shared = True
+                        leaves = self._handed_over
+                        tells = self._shared.conclude(verb, exact, at_least, leaves=leaves)
+                        won = await tells or won
+                else:
+                    won = await finish(self._resolve_all, verb, exact, at_least)
+            finally:
+                self._busy = False
+        desk = self._office.desk
+        if desk.dropped or desk.forgotten:
+            await self._office.tidy()  # it may suspend: not before both parts are done (R16)
+        return won
 
     async def _resolve_all(
         self, verb: Verb, exact: Mapping[str, int], at_least: Mapping[str, int]
@@ -303,9 +325,9 @@ class Attempt(Reservation):
         won.append(await self._shared.conclude(verb, exact, at_least, leaves=leaves))
         self._told_shared = True
 
-    def give_up(self, verb: Verb) -> Coroutine[Any, Any, bool]:
+    async def give_up(self, verb: Verb) -> bool:
         """The `once` is over, and this is open."""
-        return self._resolve(verb)
+        return not self._busy and await super()._resolve(verb)
 
     def let_go(self) -> None:
         """The same, where nothing can be awaited any more (R15)."""

@@ -273,8 +273,8 @@ async def tidy(desk: Desk) -> None:
             noted = desk.dropped.popleft()
         except IndexError:  # other threads and tasks tidy as well
             break
-        # A copy: other threads ask meanwhile.
-        if noted.hold.name in {hold.name for hold in tuple(desk.asked)}:
+        # No step of it is Python's own: other threads ask meanwhile, and many may be asked for.
+        if noted.hold in desk.asked or noted.hold.name in desk.asked.values():
             desk.dropped.append(noted)  # it may be about to find another holder
             continue
         before = len(desk.dropped)

@@ -134,7 +134,8 @@ class ReserveOnce:
         if target_scopes:
             check_scopes((*self._scopes, *target_scopes))
         self._check_going_on()
-        if self._front.limited.desk.dropped:
+        desk = self._front.limited.desk
+        if desk.dropped or desk.forgotten:
             await self._front.limited.tidy()
         while self._shared is None:
             self._check_going_on()
@@ -230,6 +231,8 @@ class ReserveOnce:
         """The attempt of a hold that was admitted."""
         self._admit(hold, office)
         attempt = Attempt(office, hold, shared)
+        if self._over:
+            return attempt  # it is taken back, and not by whoever resolves all that is open
         if self._attempts:
             self._attempts = [one for one in self._attempts if one.is_left_to_once]
         self._attempts.append(attempt)
@@ -269,8 +272,13 @@ class ReserveOnce:
         if over or self._shared is None:
             return False
         if self._front.instant:
-            return await self._resolve_all(verb, self._shared)
-        return await finish(self._resolve_all, verb, self._shared)
+            won = await self._resolve_all(verb, self._shared)
+        else:
+            won = await finish(self._resolve_all, verb, self._shared)
+        desk = self._front.limited.desk
+        if desk.dropped or desk.forgotten:
+            await self._front.limited.tidy()  # it may suspend: not before all is done (R16)
+        return won
 
     async def _resolve_all(self, verb: Verb, shared: Shared) -> bool:
         open_ones = [attempt for attempt in self._attempts if attempt.is_left_to_once]

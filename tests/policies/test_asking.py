@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -165,6 +166,50 @@ def test_an_older_reading_takes_no_newer_ones_place(
     (scope,) = policies.scopes(tenant="acme")
     assert [limit.amount for limit in scope.limits] == [rpm]
     assert repr(policies).endswith("0 tenants, 0 model rules, 0 scopes, 0 aliases>")
+
+
+class _Looked:
+    """Stands for policies of a file, and tells when somebody looks at its name."""
+
+    def __init__(self, policies: Policies, looked: Callable[[], None]) -> None:
+        self._policies = policies
+        self._looked = looked
+
+    def __getattr__(self, name: str) -> object:
+        if name != "_file":
+            return getattr(self._policies, name)
+        self._looked()
+        return "another.json"
+
+
+def test_a_reload_meets_a_replacement_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload that begins while others are taken takes none of their places by what it has read of the old file."""
+    file = tmp_path / "p.json"
+    file.write_text(json.dumps(ONE))
+    policies = Policies.load(file)
+    has_read = threading.Event()
+
+    def reading(name: str) -> Source:
+        source = read(name)
+        has_read.set()
+        return source
+
+    monkeypatch.setattr("earmark.policies.policies.read", reading)
+    reload = threading.Thread(target=policies.reload)
+
+    def looked() -> None:
+        if not has_read.is_set():
+            reload.start()
+            assert has_read.wait(10)
+
+    other: Any = _Looked(Policies({"default": {"limits": {"rpm": 3}}}), looked)
+    policies.replace(other)
+    reload.join()
+    (scope,) = policies.scopes(tenant="acme")
+    assert [limit.amount for limit in scope.limits] == [3]
+    assert "another.json" in repr(policies)
 
 
 def test_policies_of_a_mapping_cannot_be_read_again() -> None:

@@ -105,9 +105,8 @@ class Book:
         """Let the parts of a joint hold that was just admitted be open each by itself, with its own slots."""
         joint.divide()
         first, *others = joint.parts
-        self.open[first.id] = (
-            first  # the whole has gone by its id, so that all slots are the first one's
-        )
+        # The whole has gone by its id, so that all slots are the first one's.
+        self.open[first.id] = first
         note = self.notes.get(first.id, _UNREMARKABLE)
         for part in others:
             self.open[part.id] = part

@@ -97,7 +97,8 @@ class Desk:
         loops: on which a store that suspends was asked.
         tells_loops: whether the backend itself says on which (`serve_here`), so that the limiter need not each time.
         lock: to be held while a handle is found or made for a hold, so that threads find one.
-        asked: holds for which a store is being asked.
+        asked: holds for which a store is being asked, and the names that their callers chose, or "", which is compared
+            sooner than None.
         forgotten: holds that the store gave up unresolved, made afresh of its records where it keeps those; the next
             message tells whoever heard of the admission.
         queues: who waits for room.
@@ -128,7 +129,7 @@ class Desk:
         self.loops: Mapping[object, Loop] = _NO_LOOPS
         self.handles: dict[object, Known] = {}
         self.lock = threading.RLock()  # a finaliser may run inside it
-        self.asked: set[Hold] = set()
+        self.asked: dict[Hold, str] = {}
         self.dropped: deque[Noted] = deque()
         self.forgotten: deque[Hold] = deque()
         self.queues = Queues()

@@ -133,18 +133,21 @@ class Policies:
             PolicyError: it is missing, unreadable or has mistakes; the policies stay as they were.
             ValueError: these policies came from no file.
         """
-        if self._file is None:
+        with self._lock:
+            turn, file = next(self._turns), self._file
+        if file is None:
             msg = "these policies came from no file: replace(Policies(…)) takes new ones"
             raise ValueError(msg)
-        turn = next(self._turns)
-        self._take(read(self._file), turn)
+        self._take(read(file), turn)
 
     def replace(self, other: Policies) -> None:
         """Take other policies whole, in one step; the file that `reload` reads is then the other's."""
-        turn = next(self._turns)
+        with other._lock:  # one lock after the other: two may replace each other
+            named, opened = (other._file, other._dims), (other._book, other._parts)
         with self._lock:
-            self._taken, self._file, self._dims = turn, other._file, other._dims
-            self._book, self._parts = other._book, other._parts
+            self._taken = next(self._turns)
+            self._file, self._dims = named
+            self._book, self._parts = opened
 
     def _begin(self, file: str | None, dims: Iterable[str] | None) -> None:
         self._file = file
