@@ -17,7 +17,7 @@ from earmark.asks import check_scopes
 from earmark.attempt import Attempt, Shared
 from earmark.backends.protocol import Instant
 from earmark.core.hold import Hold, Verb
-from earmark.core.joint import Joint
+from earmark.core.joint import Joint, Part
 from earmark.core.refusal import refusal as refusal_of
 from earmark.core.settlement import NOTHING
 from earmark.errors import RateLimited
@@ -210,7 +210,7 @@ class ReserveOnce:
         return refusal
 
     def _hold(self, scopes: tuple[Scope, ...]) -> Hold:
-        hold = Hold()
+        hold = Part()
         hold.id = next_id()
         hold.request_id = None
         hold.scopes = scopes

@@ -10,14 +10,19 @@ from collections.abc import Callable, Iterable
 import pytest
 from redis import exceptions
 
+from earmark import Limits, Scope
 from earmark.backends.redis.connection import Dialed
 from earmark.backends.redis.failures import Outage
+from earmark.backends.redis.keys import Keys
 from earmark.backends.redis.line import Line
-from earmark.backends.redis.messages import Message
+from earmark.backends.redis.messages import Message, Messages
 from earmark.backends.redis.owed import Outbox
 from earmark.backends.redis.scripts import scripts
 from earmark.backends.redis.standing import Standing
 from earmark.backends.redis.wire import Replies
+from earmark.core.hold import Hold
+from earmark.core.joint import Part
+from earmark.ids import next_id
 from tests.redis.wire import until
 
 pytestmark = pytest.mark.anyio
@@ -91,7 +96,7 @@ def line_to(*wires: Played) -> Line:
 
 def ask(line: Line, id_: str, verb: str = "peek") -> asyncio.Future[str]:
     """Have a message answered."""
-    return line.ask(Message(verb, id_, (), ""))
+    return line.ask(Message(verb, id_, (), "", at_once=verb == "reserve"))
 
 
 async def asked_in_turns(line: Line, wire: Played, *ids: str) -> list[asyncio.Future[str]]:
@@ -121,7 +126,7 @@ async def test_a_second_round_trip_does_not_wait_for_the_first_and_a_third_does(
     await line.aclose(0)
 
 
-async def test_a_reserve_of_a_caller_who_is_alone_leaves_at_once() -> None:
+async def test_what_a_caller_who_is_alone_asks_leaves_at_once() -> None:
     """Issue 5: without delay when there is only one caller; who was not alone waits for the others of his turn."""
     wire = Played()
     line = line_to(wire)
@@ -156,6 +161,23 @@ async def test_no_third_leaves_where_one_has_landed_in_the_turn_in_which_others_
     await asyncio.sleep(0)
     assert wire.carried() == [["first"], ["before"], ["after"]]
     await line.aclose(0)
+
+
+def test_what_leaves_at_once_is_whole(namespace: str) -> None:
+    """Issue 5: reserves, and settlements of what is not settled together with others."""
+    scope = Scope("alice", Limits(rpm=1))
+    messages = Messages(Keys(namespace), 1)
+
+    def settles(hold: Hold) -> bool:
+        hold.id, hold.request_id, hold.scopes, hold.asks = next_id(), None, (scope,), {}
+        hold.lease_us = None
+        assert messages.reserve(hold).at_once
+        assert not messages.renew(hold).at_once
+        return messages.resolve(hold, "settle", {}, {}).at_once
+
+    assert settles(Hold())
+    assert not settles(Part())
+    assert not messages.add(scope, {}, None).at_once
 
 
 @pytest.mark.parametrize("verb", ["resolve", "renew", "add", "peek"])

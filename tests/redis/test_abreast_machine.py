@@ -31,6 +31,7 @@ from tests.scale import examples
 
 VERBS: Final = ("reserve", "resolve", "add", "peek", "renew")
 KEPT: Final = ("resolve", "add")
+AT_ONCE: Final = {"reserve", "resolve"}  # as `Messages` says
 
 STEPS: Final = (*("ask", "turn") * 3, "serve", "land", "cancel")
 
@@ -254,7 +255,9 @@ class Played:
 
     def _ask(self, verb: str) -> None:
         id_ = f"{verb}-{len(self.callers)}"
-        self.callers[id_] = asyncio.create_task(self._wait(Message(verb, id_, (), "")))
+        self.callers[id_] = asyncio.create_task(
+            self._wait(Message(verb, id_, (), "", at_once=verb in AT_ONCE))
+        )
 
     async def _wait(self, message: Message) -> str:
         """As `RedisBackend` does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from earmark.core.admission import States
 from earmark.ids import Id, id_of, name_of, next_id
@@ -42,6 +42,7 @@ class Hold:
         dropped: set once its handle was collected while open.
         tried: how this process has tried to resolve it, where the store may have heard of that or not: a verb and what
             goes with it, or nothing where it has tried in several ways; unset until a try has failed.
+        settles_alone: whether no other is settled together with it.
     """
 
     __slots__ = (
@@ -77,6 +78,7 @@ class Hold:
     charge: object
     dropped: bool
     tried: tuple[Any, ...]
+    settles_alone: ClassVar[bool] = True
 
     @classmethod
     def restored(

@@ -10,6 +10,13 @@ from __future__ import annotations
 from earmark.core.hold import Hold
 
 
+class Part(Hold):
+    """One that belongs to others: they are settled together, each by itself."""
+
+    __slots__ = ()
+    settles_alone = False
+
+
 class Joint(Hold):
     """A hold over the scopes of several, which ask the same.
 

@@ -46,6 +46,7 @@ class Message:
         body: JSON.
         named: 1 where the reservation answers to a name that its caller chose, 2 where that may mean one by its id.
         then: what is to be sent once this one has won: the same about its parts on other slots of a cluster.
+        at_once: whether it does not wait for what else its caller may ask at the same moment.
     """
 
     verb: str
@@ -54,6 +55,7 @@ class Message:
     body: str
     named: int = 0
     then: tuple[Message, ...] = ()
+    at_once: bool = False
 
     @property
     def resolves(self) -> bool:
@@ -149,7 +151,8 @@ class Messages:
             scopes += written.text
             if written.slots:
                 lease = _seconds(self.lease_of(hold))
-        return Message("reserve", id_, keys, f"[{lease},{_amounts(hold.asks)}{scopes}]", named)
+        body = f"[{lease},{_amounts(hold.asks)}{scopes}]"
+        return Message("reserve", id_, keys, body, named, at_once=True)
 
     def claim(self, hold: Hold, seen: str = "") -> Message:
         """Have a reservation over several slots answer to its name, or look whether that is free.
@@ -168,7 +171,7 @@ class Messages:
         keys = tuple(message.keys[0] for message in messages)
         keys += tuple(key for message in messages for key in message.keys[1:])
         body = "\n".join(message.body for message in messages)
-        return Message("reserve", messages[0].id, keys, body)
+        return Message("reserve", messages[0].id, keys, body, at_once=True)
 
     def lease_of(self, hold: Hold) -> int:
         """Microseconds for which a slot is held without a renewal."""
@@ -190,7 +193,8 @@ class Messages:
             keys += self._scope(scope.key, scope.limits, scope.enforce).keys
         known = 2 if then else 0 if hold.is_private else 1
         told = f'"{verb}",{_amounts(exact)},{_amounts(at_least)},"{name_of(next_id())}"'
-        return Message("resolve", id_, keys, f"[{told},{known}]", named, then)
+        body = f"[{told},{known}]"
+        return Message("resolve", id_, keys, body, named, then, at_once=hold.settles_alone)
 
     def renew(self, hold: Hold) -> Message:
         """Keep the reservation, and its slots."""

@@ -34,7 +34,7 @@ from earmark.backends.redis.messages import (
 )
 from earmark.core.admission import States
 from earmark.core.hold import Hold, Verb
-from earmark.core.joint import parts_of
+from earmark.core.joint import Part, parts_of
 from earmark.core.settlement import NOTHING
 from earmark.ids import Id
 from earmark.limits import Scope
@@ -66,7 +66,7 @@ def _part(
     hold: Hold, scopes: tuple[Scope, ...], request_id: str | None = None, *, travels: bool = True
 ) -> Hold:
     """The same over some of its scopes; `travels`: whoever knows of the whole knows of this."""
-    part = Hold()
+    part = Part()
     part.id, part.request_id = hold.id, request_id
     part.scopes, part.asks, part.lease_us = scopes, hold.asks, hold.lease_us
     if travels and not hold.is_private:

@@ -1,8 +1,8 @@
 """Round trips on one connection, without a task.
 
 What is asked within one turn of the event loop is written as the turn is over, and answered where the loop hands over
-the reply. A reserve of a caller who is alone does not wait for the turn's end. What comes while as many round trips are
-under way as may be goes with the next one, which begins as soon as one of them has landed.
+the reply. What a caller who is alone reserves or settles does not wait for the turn's end. What comes while as many
+round trips are under way as may be goes with the next one, which begins as soon as one of them has landed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ PATIENCE: Final = 4
 
 # So many round trips are under way at most: while the store sees to the one, the callers of the other go on.
 _ABREAST: Final = 2
-
-# What does not wait for others: all else may be one part of several, as are settlements of attempts and renewals.
-_AT_ONCE: Final = "reserve"
 
 
 class Trips(ABC):
@@ -108,7 +105,7 @@ class Trips(ABC):
         self._watch.begin()
         if self._about_to_leave or len(self._flights) >= _ABREAST:
             return
-        if self._alone and not self._flights and asked.message.verb == _AT_ONCE:
+        if self._alone and not self._flights and asked.message.at_once:
             self._leave()
         else:
             self._leave_soon()
